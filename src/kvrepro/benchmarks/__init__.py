@@ -1,0 +1,1 @@
+"""Benchmarks: examples (prompt parts, questions, references) and their scorers."""

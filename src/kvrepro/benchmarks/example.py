@@ -1,0 +1,90 @@
+"""The example every benchmark produces, and how it becomes token ids.
+
+An example has one context that is prefilled and compressed once, and one or more questions that are asked of the
+compressed cache (GateSight §2: the eviction cannot see the questions).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+PROTECTED_MAX = 256  # GateSight §2: every method keeps an instruction prefix of at most 256 tokens
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question of a context. ``text`` ends with the benchmark's answer prefix, if it has one."""
+
+    text: str
+    references: tuple[str, ...]
+    max_new_tokens: int
+
+
+@dataclass(frozen=True)
+class Example:
+    """One context of a benchmark with its questions; ``info`` holds what a scorer or a table needs besides."""
+
+    benchmark: str
+    task: str
+    item: int
+    seed: int
+    instruction: str
+    context: str
+    questions: tuple[Question, ...]
+    info: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids of an example: ``instruction + context`` is prefilled once, each question follows it."""
+
+    instruction: list[int]
+    context: list[int]
+    questions: list[list[int]]
+    text_sha256: str
+    token_sha256: str
+
+    @property
+    def prefix(self) -> list[int]:
+        """Ids that are prefilled and compressed."""
+        return self.instruction + self.context
+
+    @property
+    def protected(self) -> int:
+        """Length of the instruction prefix that every method keeps, in tokens."""
+        return min(PROTECTED_MAX, len(self.instruction))
+
+
+def sha256_tokens(ids: list[int]) -> str:
+    """SHA-256 of token ids, written as little-endian 32-bit integers (GateSight Appendix A's context identity)."""
+    return hashlib.sha256(b"".join(i.to_bytes(4, "little") for i in ids)).hexdigest()
+
+
+def render(example: Example, tokenizer, chat: bool = False) -> Prompt:
+    """Token ids of an example. The parts are tokenised one by one, so the same context has the same ids whatever is
+    asked; with ``chat`` the tokenizer's chat template is wrapped around them (one user turn, thinking off)."""
+    head, tail = "", ""
+    if chat:
+        marker = "\u0001"
+        whole = tokenizer.apply_chat_template(
+            [{"role": "user", "content": marker}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+        head, tail = whole.split(marker)
+
+    def ids(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    questions = [q.text for q in example.questions]
+    if chat:  # the answer prefix of a benchmark comes after the generation prompt, so the template closes before it
+        prefixes = example.info.get("answer_prefixes", [""] * len(questions))
+        questions = [q.removesuffix(p) + tail + p for q, p in zip(questions, prefixes, strict=True)]
+    parts = [head + example.instruction, example.context, *questions]
+    tokens = [ids(part) for part in parts]
+    return Prompt(
+        instruction=tokens[0],
+        context=tokens[1],
+        questions=tokens[2:],
+        text_sha256=hashlib.sha256("\u0000".join(parts).encode()).hexdigest(),
+        token_sha256=sha256_tokens([i for part in tokens for i in part]),
+    )
