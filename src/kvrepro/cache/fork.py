@@ -1,0 +1,74 @@
+"""Forking one prefill into physically compacted children that decode as a batch (GateSight §4.3, Appendix A)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from kvrepro.cache.ragged import RaggedLayer, pack
+from kvrepro.models.capture import Prefill
+from kvrepro.models.loading import LoadedModel
+
+
+def fork(lm: LoadedModel, parent: Prefill, kept: list[list[torch.Tensor]]) -> Children:
+    """One child a row of ``kept``: per child and attention layer a bool mask ``[kv_heads, n]`` of the entries it keeps.
+
+    Kept entries are copied to the front of the child's own tensors and the rest is gone; GDN states are copied as they
+    were at the end of the context; positions continue at ``n``. The parent is not changed.
+    """
+    g, rows = parent.geometry, len(kept)
+    cache = DynamicCache(config=lm.model.config)
+    for number, layer in enumerate(g.attention_layers):
+        mask = torch.stack([child[number] for child in kept]).to(lm.device)
+        positions = torch.arange(parent.n, device=lm.device).expand(rows, g.kv_heads, -1)
+        keys = parent.keys[number].expand(rows, -1, -1, -1)
+        values = parent.values[number].expand(rows, -1, -1, -1)
+        cache.layers[layer] = RaggedLayer(*pack(keys, values, positions, mask), seen=parent.n)
+    for layer in g.gdn_layers:
+        cache.layers[layer] = _copy_states(parent.cache.layers[layer], rows)
+    return Children(cache, g.gdn_layers, g.attention_layers)
+
+
+class Children:
+    """A batch of compacted caches of one context; ask as many questions as you like, each from the same state."""
+
+    def __init__(self, cache: Any, gdn_layers: tuple[int, ...], attention_layers: tuple[int, ...]):
+        self.cache = cache
+        self._attention = [cache.layers[i] for i in attention_layers]
+        self._gdn = {i: _copy_states(cache.layers[i], 1) for i in gdn_layers}
+        for layer in self._attention:
+            layer.mark()
+
+    def rewind(self) -> None:
+        """Return to the state after the context, as if nothing had been asked."""
+        for layer in self._attention:
+            layer.rewind()
+        for i, saved in self._gdn.items():
+            self.cache.layers[i] = _copy_states(saved, 1)
+
+    def entries(self) -> torch.Tensor:
+        """Entries held: ``[rows, attention_layers, kv_heads]``."""
+        return torch.stack([layer.entries() for layer in self._attention], dim=1)
+
+    def bytes_held(self) -> torch.Tensor:
+        """Bytes of keys and values held by each row: ``[rows]``. Padding of the batch is not counted, since it is an
+        artefact of decoding several children together."""
+        layer = self._attention[0]
+        per_entry = 2 * layer.keys.shape[-1] * layer.keys.element_size()
+        return self.entries().flatten(1).sum(1) * per_entry
+
+
+def _copy_states(layer: Any, rows: int) -> Any:
+    """A copy of a recurrent cache layer with each row repeated ``rows`` times."""
+    child = copy.copy(layer)
+    for name, value in vars(layer).items():
+        if isinstance(value, dict):
+            setattr(
+                child,
+                name,
+                {k: v.repeat_interleave(rows, 0) if isinstance(v, torch.Tensor) else v for k, v in value.items()},
+            )
+    return child

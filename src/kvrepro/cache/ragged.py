@@ -1,0 +1,119 @@
+"""A cache layer whose rows and KV heads hold different entries, each with its logical position.
+
+Used in place of transformers' ``DynamicLayer``; attention over it goes through :mod:`kvrepro.models.attention`.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers.cache_utils import CacheLayerMixin
+
+EMPTY = -1  #: position of a slot that holds no entry
+CHUNK = 64  #: slots added whenever a layer is full
+
+
+class RaggedLayer(CacheLayerMixin):
+    """Entries of ``batch`` rows x ``kv_heads`` heads, packed to the front, padded to the longest.
+
+    ``keys``, ``values``: ``[batch, kv_heads, slots, head_dim]``; ``positions``: ``[batch, kv_heads, slots]``, EMPTY
+    where a slot is padding. ``seen`` counts the tokens that passed, so positions continue after an eviction.
+    """
+
+    is_sliding = False
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, seen: int):
+        super().__init__()
+        self._keys, self._values, self.positions = keys, values, positions
+        self.used = keys.shape[2]
+        self.seen = seen
+        self.is_initialized = True
+        self.device = keys.device
+        self._mark = (self.used, seen)
+
+    @property
+    def keys(self) -> torch.Tensor:
+        """Keys of the slots in use, padding included."""
+        return self._keys[:, :, : self.used]
+
+    @keys.setter
+    def keys(self, value):
+        self._keys = value
+
+    @property
+    def values(self) -> torch.Tensor:
+        """Values of the slots in use, padding included."""
+        return self._values[:, :, : self.used]
+
+    @values.setter
+    def values(self, value):
+        self._values = value
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: a ragged layer is made full."""
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+        """Append ``[batch, kv_heads, t, head_dim]`` to every row and head; returns all keys and values."""
+        t = key_states.shape[2]
+        if self.used + t > self._keys.shape[2]:
+            self._grow(self.used + t - self._keys.shape[2] + CHUNK)
+        new = slice(self.used, self.used + t)
+        self._keys[:, :, new], self._values[:, :, new] = key_states, value_states
+        self.positions[:, :, new] = torch.arange(self.seen, self.seen + t, device=self.device)
+        self.used += t
+        self.seen += t
+        keys = self.keys
+        keys.kvrepro_layer = self
+        return keys, self.values
+
+    def visible(self, t: int) -> torch.Tensor:
+        """Which entries the last ``t`` tokens see: ``[batch, kv_heads, t, slots in use]`` bool."""
+        positions = self.positions[:, :, None, : self.used]
+        queries = torch.arange(self.seen - t, self.seen, device=self.device)[:, None]
+        return (positions != EMPTY) & (positions <= queries)
+
+    def entries(self) -> torch.Tensor:
+        """Entries held per row and KV head: ``[batch, kv_heads]``."""
+        return (self.positions[:, :, : self.used] != EMPTY).sum(-1)
+
+    def mark(self) -> None:
+        """Remember the present content; :meth:`rewind` returns to it (a session asked one more question)."""
+        self._mark = (self.used, self.seen)
+
+    def rewind(self) -> None:
+        """Drop what was appended since :meth:`mark`."""
+        used, self.seen = self._mark
+        self.positions[:, :, used:] = EMPTY
+        self.used = used
+
+    def _grow(self, slots: int) -> None:
+        pad = (0, 0, 0, slots)
+        self._keys = torch.nn.functional.pad(self._keys, pad)
+        self._values = torch.nn.functional.pad(self._values, pad)
+        self.positions = torch.nn.functional.pad(self.positions, (0, slots), value=EMPTY)
+
+    def get_seq_length(self) -> int:
+        """Tokens seen, which drives the position ids."""
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Lengths for transformers' mask code, whose mask this layer does not use."""
+        return self.seen + query_length, 0
+
+    def get_max_length(self) -> int:
+        """No limit."""
+        return -1
+
+
+def pack(keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, kept: torch.Tensor):
+    """Move kept entries to the front of each row and head, in their order, and drop the rest.
+
+    keys, values ``[batch, kv_heads, tokens, head_dim]``; positions and kept ``[batch, kv_heads, tokens]`` (kept bool).
+    Returns keys, values, positions with as many slots as the fullest head keeps; free slots hold zeros and EMPTY.
+    """
+    counts = kept.sum(-1)
+    slots = int(counts.max()) if counts.numel() else 0
+    order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :slots]
+    filled = torch.arange(slots, device=kept.device) < counts[..., None]
+    gather = order[..., None].expand(*order.shape, keys.shape[-1])
+    packed = [x.gather(2, gather) * filled[..., None].to(x.dtype) for x in (keys, values)]
+    return *packed, torch.where(filled, positions.gather(2, order), EMPTY)

@@ -1,0 +1,45 @@
+"""SnapKV in its query-agnostic form: the attention of the last context tokens (Li et al., 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from kvrepro.errors import InputError
+from kvrepro.methods.eviction.base import Eviction
+from kvrepro.models.capture import Prefill
+
+
+@dataclass
+class SnapKV(Eviction):
+    """Attention that the last ``window`` context tokens pay to each entry, summed over the window, max-pooled along
+    the context, maximum over the GQA group; the window itself is kept first. The question is withheld.
+
+    GateSight Appendix G gives the window (32), the pooling (max) and the flat per-head budget. The pooling width
+    follows the published configuration (7). Softmax over all keys in float32 with the causal mask.
+    """
+
+    name = "snapkv"
+    window: int = 32
+    kernel: int = 7
+
+    def __post_init__(self):
+        if self.window < 1 or self.kernel < 1 or self.kernel % 2 == 0:
+            raise InputError("snapkv: window must be at least 1 and kernel an odd number of at least 1.")
+
+    def score(self, prefill: Prefill) -> list[torch.Tensor]:
+        """Pooled window attention; window entries score above every other."""
+        g, scores = prefill.geometry, []
+        for keys, queries in zip(prefill.keys, prefill.queries, strict=True):
+            w = min(self.window, queries.shape[1])
+            n = keys.shape[1]
+            q = queries[:, -w:].float().view(g.kv_heads, g.group, w, -1)
+            logits = torch.einsum("hgwd,hnd->hgwn", q, keys.float()) * g.head_dim**-0.5
+            late = torch.arange(n, device=keys.device) > torch.arange(n - w, n, device=keys.device)[:, None]
+            paid = logits.masked_fill(late, float("-inf")).softmax(-1).sum(2)
+            pooled = F.max_pool1d(paid, self.kernel, stride=1, padding=self.kernel // 2).amax(1)
+            pooled[:, n - w :] = w + 1  # a sum over w rows never exceeds w
+            scores.append(pooled)
+        return scores

@@ -1,0 +1,150 @@
+"""One prefill of a context and everything the methods, labels and analyses read from it (GateSight §2).
+
+Signals come from forward hooks and from the attention observer; neither changes the forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from kvrepro.errors import InputError
+from kvrepro.models.attention import observing
+from kvrepro.models.geometry import Geometry
+from kvrepro.models.loading import LoadedModel
+
+
+@dataclass
+class Prefill:
+    """What one forward pass over a context of ``n`` tokens leaves behind; lists run over the attention layers."""
+
+    tokens: torch.Tensor  #: [n]
+    protected: int  #: leading tokens that every method keeps
+    geometry: Geometry
+    keys: list[torch.Tensor]  #: [kv_heads, n, head_dim], as cached: after norm and RoPE
+    values: list[torch.Tensor]  #: [kv_heads, n, head_dim]
+    queries: list[torch.Tensor]  #: [query_heads, w, head_dim], after norm and RoPE, of the last w tokens
+    signals: torch.Tensor | None  #: [gdn_layers, n, gdn_heads, 3] float32: write gate, log-decay, write magnitude
+    output_gates: list[torch.Tensor] | None  #: [query_heads, n] float32, sigmoid output gate averaged over head_dim
+    cache: Any  #: the model's own cache after the context
+    next_logits: torch.Tensor  #: [vocab] float32
+
+    @property
+    def n(self) -> int:
+        """Length of the context in tokens."""
+        return len(self.tokens)
+
+
+def decoder_layers(model: Any) -> Any:
+    """The ModuleList of decoder layers of a causal language model, multimodal wrappers included."""
+    body = model.get_decoder() if hasattr(model, "get_decoder") else model.model
+    return getattr(body, "language_model", body).layers
+
+
+@contextmanager
+def gdn_signals(lm: LoadedModel) -> Iterator[dict[int, dict[str, torch.Tensor]]]:
+    """Collect per GDN layer ``beta``, ``g`` and ``norm`` (``[batch, t, heads]`` float32) of the forwards inside.
+
+    β and g follow from the outputs of the two small projections; the value vector is the convolution's output, which
+    is recomputed here from its input projection because the module does not expose it (Eq. 1).
+    """
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+    handles = []
+
+    def hook_layer(index: int, module: Any) -> None:
+        store = seen.setdefault(index, {})
+
+        def on_b(_, __, out):
+            store["beta"] = out.float().sigmoid()
+
+        def on_a(_, __, out):
+            store["g"] = -module.A_log.float().exp() * torch.nn.functional.softplus(out.float() + module.dt_bias)
+
+        def on_qkv(_, __, out):
+            x = out.transpose(1, 2)[:, -module.value_dim :]  # the value channels
+            weight = module.conv1d.weight[-module.value_dim :]
+            x = torch.nn.functional.pad(x, (module.conv_kernel_size - 1, 0))
+            v = torch.nn.functional.silu(torch.nn.functional.conv1d(x, weight, groups=weight.shape[0]))
+            store["norm"] = v.transpose(1, 2).unflatten(-1, (-1, module.head_v_dim)).float().norm(dim=-1)
+
+        handles.append(module.in_proj_b.register_forward_hook(on_b))
+        handles.append(module.in_proj_a.register_forward_hook(on_a))
+        handles.append(module.in_proj_qkv.register_forward_hook(on_qkv))
+
+    layers = decoder_layers(lm.model)
+    for i in lm.geometry.gdn_layers:
+        hook_layer(i, layers[i].linear_attn)
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def output_gates(lm: LoadedModel) -> Iterator[dict[int, torch.Tensor]]:
+    """Collect per attention layer the sigmoid output gate, ``[batch, t, query_heads, head_dim]`` float32."""
+    seen: dict[int, torch.Tensor] = {}
+    handles = []
+    layers = decoder_layers(lm.model)
+    if lm.geometry.output_gate:
+        for i in lm.geometry.attention_layers:
+
+            def on_q(_, __, out, index=i):
+                heads = out.unflatten(-1, (lm.geometry.query_heads, 2 * lm.geometry.head_dim))
+                seen[index] = heads[..., lm.geometry.head_dim :].float().sigmoid()
+
+            handles.append(layers[i].self_attn.q_proj.register_forward_hook(on_q))
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.inference_mode()
+def prefill(lm: LoadedModel, tokens: torch.Tensor, protected: int = 0, query_window: int = 64, cache=None) -> Prefill:
+    """Run the model once over ``tokens`` ``[n]`` and keep what the methods read.
+
+    ``query_window`` is the number of last tokens whose queries are kept. ``cache`` may be a cache with an admission
+    policy (:mod:`kvrepro.cache.admitted`), which then holds only what was admitted. Raises InputError when the context
+    is empty, shorter than the protected prefix, or longer than the model's limit.
+    """
+    n, g = len(tokens), lm.geometry
+    if n == 0:
+        raise InputError("the context is empty; give at least one token.")
+    if protected >= n:
+        raise InputError(f"the context has {n} tokens and its protected prefix {protected}; give a longer context.")
+    if n > g.max_positions:
+        raise InputError(f"the context has {n} tokens but {lm.name} takes {g.max_positions}; shorten it.")
+    queries: dict[int, torch.Tensor] = {}
+
+    def on_attention(module, query, *_):
+        queries[module.layer_idx] = query[0, :, -query_window:].clone()
+
+    cache = DynamicCache(config=lm.model.config) if cache is None else cache
+    with gdn_signals(lm) as gdn, output_gates(lm) as gates, observing(on_attention):
+        out = lm.model(input_ids=tokens[None].to(lm.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
+    attention = g.attention_layers
+    signals = None
+    if g.gdn_layers:
+        signals = torch.stack(
+            [torch.stack([gdn[i]["beta"][0], gdn[i]["g"][0], gdn[i]["norm"][0]], dim=-1) for i in g.gdn_layers]
+        )
+    return Prefill(
+        tokens=tokens,
+        protected=protected,
+        geometry=g,
+        keys=[cache.layers[i].keys[0] for i in attention],
+        values=[cache.layers[i].values[0] for i in attention],
+        queries=[queries[i] for i in attention],
+        signals=signals,
+        output_gates=[gates[i][0].mean(-1).T for i in attention] if gates else None,
+        cache=cache,
+        next_logits=out.logits[0, -1].float(),
+    )

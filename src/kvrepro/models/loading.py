@@ -1,0 +1,80 @@
+"""Loading a model by registry name or directory, with a fingerprint of its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from kvrepro.errors import InputError
+from kvrepro.models import attention, registry
+from kvrepro.models.geometry import Geometry, geometry
+
+logging.getLogger("transformers").setLevel(logging.ERROR)  # its notes on missing CUDA kernels are no news on a CPU
+
+
+@dataclass
+class LoadedModel:
+    """A model ready to run, with what the rest of the suite needs to know of it."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+    geometry: Geometry
+    device: torch.device
+    dtype: torch.dtype
+    fingerprint: str
+    chat: bool = False
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """Token ids that end an answer."""
+        ids = self.model.generation_config.eos_token_id
+        ids = self.tokenizer.eos_token_id if ids is None else ids
+        return frozenset([ids] if isinstance(ids, int) else ids or [])
+
+
+def fingerprint(directory: Path) -> str:
+    """First 16 hex digits of a SHA-256 over config and weight files: artefacts trained for a model carry it."""
+    digest = hashlib.sha256()
+    for file in sorted([directory / "config.json", *directory.glob("*.safetensors")]):
+        digest.update(file.name.encode())
+        with file.open("rb") as f:
+            digest.update(hashlib.file_digest(f, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def load(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> LoadedModel:
+    """Load a model of ``config/models.yaml``, or of a directory, for inference.
+
+    ``dtype`` defaults to the registry's. Raises InputError when the weights are missing or corrupt, or when ``device``
+    is a GPU and there is none.
+    """
+    spec = {"path": name} if Path(name).is_dir() else registry.entry(name)
+    source = spec.get("path") or spec["hub"]
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device {device!r} needs a CUDA GPU and none is visible; set device: cpu or use a GPU node.")
+    local = Path(source)
+    if "path" in spec and not (local / "config.json").exists():
+        raise InputError(f"model {name!r}: {local}/config.json is missing; restore {local} (git checkout) or train it.")
+    dtype = dtype or getattr(torch, spec.get("dtype", "float32"))
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source, revision=spec.get("revision", "main"), dtype=dtype, attn_implementation=attention.NAME
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=spec.get("revision", "main"))
+    except Exception as error:  # transformers, safetensors and huggingface_hub raise many kinds here
+        reason = str(error).splitlines()[0][:200]
+        raise InputError(f"model {name!r} cannot be loaded from {source}: {reason}; restore or download it.") from error
+    model = model.eval().to(device).requires_grad_(False)
+    if local.is_dir():
+        mark = fingerprint(local)
+    else:
+        mark = f"{source}@{getattr(model.config, '_commit_hash', None) or spec.get('revision', 'main')}"
+    shape = geometry(model.config)
+    return LoadedModel(name, model, tokenizer, shape, torch.device(device), dtype, mark, spec.get("chat", False))

@@ -1,0 +1,200 @@
+"""Tidy results: one row a measurement, Parquet with a provenance sidecar, validated and atomic.
+
+Figures, tables and claims read nothing else, so they can be redrawn without a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pandera.pandas as pa
+
+from kvrepro.errors import InputError
+
+PACKAGES = ("torch", "transformers", "triton", "vllm", "pandas", "snakemake", "kvrepro")
+
+SCHEMA = pa.DataFrameSchema(
+    {
+        "paper": pa.Column(str, pa.Check.isin(["gatesight", "wg_kv"])),
+        "experiment": pa.Column(str),
+        "tier": pa.Column(str),
+        "model": pa.Column(str),
+        "method": pa.Column(str),
+        "options": pa.Column(str, description="JSON of the method's options, allocation included"),
+        "budget": pa.Column(float, pa.Check.in_range(0, 1, include_min=False), nullable=True, description="kept"),
+        "task": pa.Column(str),
+        "item": pa.Column(int),
+        "metric": pa.Column(str),
+        "value": pa.Column(float, nullable=True),
+        "seed": pa.Column(int),
+    },
+    strict=False,
+    coerce=True,
+)
+
+#: Further columns of accuracy rows: the checks of every answer (design: "Checks carried by every accuracy row").
+ANSWERS = SCHEMA.add_columns(
+    {
+        "n_tokens": pa.Column(int, pa.Check.gt(0), description="context length"),
+        "protected": pa.Column(int, pa.Check.ge(0)),
+        "kept_entries": pa.Column(int, pa.Check.gt(0), description="entries held over all layers and KV heads"),
+        "bytes_held": pa.Column(int, pa.Check.gt(0)),
+        "prompt_sha256": pa.Column(str, pa.Check.str_length(64, 64)),
+        "token_sha256": pa.Column(str, pa.Check.str_length(64, 64)),
+        "finish_reason": pa.Column(str, pa.Check.isin(["eos", "length"])),
+        "prediction": pa.Column(str),
+        "ok": pa.Column(bool),
+        "failed_checks": pa.Column(str, description="names of failed checks, empty when ok"),
+    }
+)
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` that replaces it when the block ends well, and is removed when it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_rows(rows: Iterable[dict[str, Any]] | pd.DataFrame, path: str | Path, provenance: dict[str, Any]) -> None:
+    """Validate rows and write them as Parquet with ``<path>.json`` beside it.
+
+    Rows with a ``failed_checks`` column are validated as answers. Raises InputError when there are no rows or a column
+    is wrong.
+    """
+    path = Path(path)
+    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows))
+    if frame.empty:
+        raise InputError(f"{path}: there are no rows to write; check the config's tasks and items.")
+    schema = ANSWERS if "failed_checks" in frame else SCHEMA
+    try:
+        frame = schema.validate(frame, lazy=True)
+    except pa.errors.SchemaErrors as error:
+        first = error.failure_cases.iloc[0]
+        raise InputError(
+            f"{path}: column {first['column']!r} fails {first['check']} with {first['failure_case']!r}; fix the rule "
+            "that makes it."
+        ) from error
+    with atomic(path) as temporary:
+        frame.to_parquet(temporary, index=False)
+    write_json(provenance | {"rows": len(frame), "sha256": sha256_file(path)}, Path(f"{path}.json"))
+
+
+def read_rows(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
+    """All rows of one or more Parquet files; InputError when a file is missing, truncated or not as it was written."""
+    paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    frames = []
+    for path in map(Path, paths):
+        sidecar = Path(f"{path}.json")
+        try:
+            recorded = json.loads(sidecar.read_text())["sha256"]
+            if sha256_file(path) != recorded:
+                raise ValueError("its content differs from its checksum")
+            frames.append(pd.read_parquet(path))
+        except FileNotFoundError as error:
+            raise InputError(f"{error.filename} is missing; run the workflow to make it.") from error
+        except (ValueError, KeyError, OSError) as error:  # pyarrow's errors are ValueErrors or OSErrors
+            raise InputError(f"{path} is truncated or corrupt ({error}); delete it and run the workflow.") from error
+    if not frames:
+        raise InputError("no result files were given; check the tier's config.")
+    return pd.concat(frames, ignore_index=True)
+
+
+def valid(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose checks all passed; a marked row is never averaged in."""
+    return rows[rows["ok"].fillna(True).astype(bool)] if "ok" in rows else rows
+
+
+def write_json(content: Any, path: str | Path) -> None:
+    """Write JSON atomically, keys as given."""
+    with atomic(Path(path)) as temporary:
+        temporary.write_text(json.dumps(content, indent=1, default=str) + "\n")
+
+
+def write_text(content: str, path: str | Path) -> None:
+    """Write a text file atomically."""
+    with atomic(Path(path)) as temporary:
+        temporary.write_text(content)
+
+
+def sha256_file(path: str | Path) -> str:
+    """Hex SHA-256 of a file."""
+    with Path(path).open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def config_hash(config: dict[str, Any]) -> str:
+    """First 16 hex digits of a SHA-256 over a config with sorted keys."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def hardware(device: str = "cpu") -> str:
+    """The device in words: the GPU's name, or the CPU's core count."""
+    if device.startswith("cuda"):
+        import torch
+
+        return f"one {torch.cuda.get_device_name(device)}"
+    return f"{len(os.sched_getaffinity(0))} CPU cores"
+
+
+def provenance(config: dict[str, Any], device: str = "cpu", **more: Any) -> dict[str, Any]:
+    """Where a result comes from: commit, config hash, package, driver and device versions, peak memory, time."""
+    import resource
+
+    record = {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "config": config_hash(config),
+        "python": platform.python_version(),
+        "packages": {p: v for p in PACKAGES if (v := _version(p))},
+        "hardware": hardware(device),
+        "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+    if device.startswith("cuda"):
+        import torch
+
+        record |= {
+            "cuda": torch.version.cuda,
+            "driver": _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+            "peak_gpu_mib": torch.cuda.max_memory_allocated(device) // 2**20,
+        }
+    return record | more
+
+
+def _commit() -> str:
+    commit = _run("git", "rev-parse", "HEAD") or "unknown"
+    return f"{commit}+changes" if _run("git", "status", "--porcelain", "--untracked-files=no") else commit
+
+
+def _run(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
