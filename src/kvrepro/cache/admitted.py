@@ -22,10 +22,14 @@ Admit = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Policy:
-    """What an admission method decides for one context: the local window and who is admitted beyond it."""
+    """What an admission method decides for one context: the local window and who is admitted beyond it.
+
+    ``entries`` is the number of context entries each head then holds, where the method fixes it.
+    """
 
     window: int
     admit: Admit
+    entries: int | None = None
 
 
 class AdmittedLayer(RaggedLayer):

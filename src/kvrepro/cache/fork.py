@@ -37,26 +37,26 @@ class Children:
 
     def __init__(self, cache: Any, gdn_layers: tuple[int, ...], attention_layers: tuple[int, ...]):
         self.cache = cache
-        self._attention = [cache.layers[i] for i in attention_layers]
+        self.attention = [cache.layers[i] for i in attention_layers]
         self._gdn = {i: _copy_states(cache.layers[i], 1) for i in gdn_layers}
-        for layer in self._attention:
+        for layer in self.attention:
             layer.mark()
 
     def rewind(self) -> None:
         """Return to the state after the context, as if nothing had been asked."""
-        for layer in self._attention:
+        for layer in self.attention:
             layer.rewind()
         for i, saved in self._gdn.items():
             self.cache.layers[i] = _copy_states(saved, 1)
 
     def entries(self) -> torch.Tensor:
         """Entries held: ``[rows, attention_layers, kv_heads]``."""
-        return torch.stack([layer.entries() for layer in self._attention], dim=1)
+        return torch.stack([layer.entries() for layer in self.attention], dim=1)
 
     def bytes_held(self) -> torch.Tensor:
         """Bytes of keys and values held by each row: ``[rows]``. Padding of the batch is not counted, since it is an
         artefact of decoding several children together."""
-        layer = self._attention[0]
+        layer = self.attention[0]
         per_entry = 2 * layer.keys.shape[-1] * layer.keys.element_size()
         return self.entries().flatten(1).sum(1) * per_entry
 

@@ -75,6 +75,10 @@ class RaggedLayer(CacheLayerMixin):
         """Entries held per row and KV head: ``[batch, kv_heads]``."""
         return (self.positions[:, :, : self.used] != EMPTY).sum(-1)
 
+    def appended_positions(self) -> torch.Tensor:
+        """Positions of the entries appended since :meth:`mark`: ``[batch, kv_heads, appended]``."""
+        return self.positions[:, :, self._mark[0] : self.used]
+
     def mark(self) -> None:
         """Remember the present content; :meth:`rewind` returns to it (a session asked one more question)."""
         self._mark = (self.used, self.seen)

@@ -107,7 +107,7 @@ def output_gates(lm: LoadedModel) -> Iterator[dict[int, torch.Tensor]]:
             handle.remove()
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def prefill(lm: LoadedModel, tokens: torch.Tensor, protected: int = 0, query_window: int = 64, cache=None) -> Prefill:
     """Run the model once over ``tokens`` ``[n]`` and keep what the methods read.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -12,12 +13,13 @@ from kvrepro.models.capture import Prefill
 
 @dataclass
 class Random(Eviction):
-    """Uniform scores from a seed, independent per layer and KV head."""
+    """Uniform scores from a seed and the context's tokens, independent per layer and KV head."""
 
     name = "random"
     seed: int = 0
 
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Draws on the CPU, so that every device keeps the same entries."""
-        generator = torch.Generator().manual_seed(self.seed)
+        context = hashlib.sha256(prefill.tokens.cpu().numpy().tobytes()).digest()
+        generator = torch.Generator().manual_seed(self.seed + int.from_bytes(context[:6], "little"))
         return [torch.rand(k.shape[:2], generator=generator).to(k.device) for k in prefill.keys]

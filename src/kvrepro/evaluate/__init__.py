@@ -1,0 +1,1 @@
+"""The evaluation protocol: prefill once, fork, answer, check, one row an answer."""

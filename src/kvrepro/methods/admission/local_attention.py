@@ -1,0 +1,38 @@
+"""Local Attention: sinks and a sliding window, the same for every head and input (WG-KV Appendix E)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kvrepro.cache.admitted import Policy
+from kvrepro.errors import InputError
+from kvrepro.methods.admission.base import Admission
+
+
+@dataclass
+class LocalAttention(Admission):
+    """Admits the first ``sinks`` tokens; the window takes the rest of the budget.
+
+    The paper fixes 128 sinks at 32K tokens and varies the window (§5.2); shorter contexts scale the sinks with it.
+    Positions are the original ones.
+    """
+
+    name = "local_attention"
+    sinks: int = 128
+
+    def policy(self, kept: float, n: int) -> Policy:
+        """Window = round(kept * n) - sinks, at least one token."""
+        window = round(kept * n) - self.sinks
+        if not 0 < kept <= 1 or window < 1:
+            raise InputError(
+                f"local_attention: kept fraction {kept} of {n} tokens leaves no window beside {self.sinks} sinks; "
+                "raise it (at most 1) or lower local_attention.sinks."
+            )
+        sinks = self.sinks
+
+        def admit(layer: int, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            return (positions < sinks).expand(*keys.shape[:3])
+
+        return Policy(window, admit, entries=sinks + window)
