@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from kvrepro.models import attention, registry
 from kvrepro.models.geometry import Geometry, geometry
 
 logging.getLogger("transformers").setLevel(logging.ERROR)  # its notes on missing CUDA kernels are no news on a CPU
+# the old argument name is the one that every supported version of transformers takes
+warnings.filterwarnings("ignore", message="`past_key_values`", category=FutureWarning)
 
 
 @dataclass

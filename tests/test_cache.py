@@ -1,0 +1,198 @@
+"""Ragged caches, forks and admission against the plain model with masks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kvrepro.cache.admitted import Policy, admitted_cache
+from kvrepro.cache.fork import fork
+from kvrepro.cache.ragged import EMPTY, pack
+from kvrepro.errors import InputError
+from kvrepro.evaluate.decode import answer
+from kvrepro.models.attention import grouped_attention
+from kvrepro.models.capture import prefill
+
+QUESTION = [5, 9, 200, 31]
+
+
+def relative_error(got, want):
+    return float((got - want).norm() / want.norm())
+
+
+def everything(parent):
+    return [torch.ones(parent.geometry.kv_heads, parent.n, dtype=torch.bool) for _ in parent.keys]
+
+
+def some(parent, seed, share=0.4):
+    """Uneven masks: every head keeps another number of entries; the first head of the first layer keeps one."""
+    draw = torch.Generator().manual_seed(seed)
+    masks = [torch.rand(m.shape, generator=draw) < share for m in everything(parent)]
+    masks[0][0] = False
+    masks[0][0, 3] = True
+    return masks
+
+
+def logits_with_masks(lm, tokens, masks):
+    """Independent path: a full cache under transformers' eager attention, evicted entries hidden by an additive mask
+    for the question's rows only. Returns the question's logits ``[t, vocab]``."""
+    n, t = len(tokens), len(QUESTION)
+    by_layer = dict(zip(lm.geometry.attention_layers, masks, strict=True))
+    handles = []
+
+    def hide(module, args, kwargs):
+        causal = torch.full((1, lm.geometry.query_heads, t, n + t), 0.0)
+        keep = by_layer[module.layer_idx].repeat_interleave(lm.geometry.group, 0)[None, :, None]
+        causal[..., :n].masked_fill_(~keep, float("-inf"))
+        late = torch.ones(t, t).triu(1).bool()
+        causal[..., n:].masked_fill_(late, float("-inf"))
+        kwargs["attention_mask"] = causal
+        return args, kwargs
+
+    parent = prefill(lm, tokens)
+    lm.model.set_attn_implementation("eager")
+    for i in lm.geometry.attention_layers:
+        handles.append(lm.model.model.layers[i].self_attn.register_forward_pre_hook(hide, with_kwargs=True))
+    try:
+        with torch.no_grad():
+            return lm.model(input_ids=torch.tensor([QUESTION]), past_key_values=parent.cache, use_cache=True).logits[0]
+    finally:
+        lm.model.set_attn_implementation("kvrepro")
+        for handle in handles:
+            handle.remove()
+
+
+@pytest.mark.parametrize("which", ["tiny_hybrid", "tiny_dense"])
+def test_a_compacted_child_equals_a_mask_over_the_full_cache(which, tokens, request):
+    lm = request.getfixturevalue(which)
+    parent = prefill(lm, tokens)
+    plans = [some(parent, 1), everything(parent), some(parent, 2, 0.8)]
+    children = fork(lm, parent, plans)
+    positions = torch.arange(len(tokens), len(tokens) + len(QUESTION)).expand(3, -1)
+    with torch.no_grad():
+        got = lm.model(
+            input_ids=torch.tensor([QUESTION] * 3),
+            position_ids=positions,
+            past_key_values=children.cache,
+            use_cache=True,
+        ).logits
+    for row, masks in enumerate(plans):
+        assert relative_error(got[row], logits_with_masks(lm, tokens, masks)) < 2e-6
+    assert not torch.allclose(got[0], got[1], atol=1e-3), "compression must change the logits"
+
+
+def test_evicted_entries_are_gone(tiny_hybrid, tokens):
+    parent = prefill(tiny_hybrid, tokens)
+    masks = some(parent, 3)
+    child = fork(tiny_hybrid, parent, [masks])
+    for number, mask in enumerate(masks):
+        layer = child.attention[number]
+        assert layer.keys.shape[2] == int(mask.sum(-1).max())
+        for head in range(mask.shape[0]):
+            kept = mask[head].nonzero()[:, 0]
+            assert torch.equal(layer.positions[0, head, : len(kept)], kept)
+            assert torch.equal(layer.keys[0, head, : len(kept)], parent.keys[number][head, kept])
+            assert (layer.positions[0, head, len(kept) :] == EMPTY).all()
+    assert int(child.bytes_held()[0]) == sum(int(m.sum()) for m in masks) * 32 * 2 * 4
+
+
+def test_forking_leaves_the_parent_alone_and_rewinding_repeats_the_answer(tiny_hybrid, tokens):
+    parent = prefill(tiny_hybrid, tokens)
+    before = [k.clone() for k in parent.keys]
+    state = parent.cache.layers[0].recurrent_states[0].clone()
+    children = fork(tiny_hybrid, parent, [some(parent, 4), everything(parent)])
+    first = answer(tiny_hybrid, children.cache, parent.n, QUESTION, 70, rows=2)  # more than one growth of the slots
+    children.rewind()
+    assert answer(tiny_hybrid, children.cache, parent.n, QUESTION, 70, rows=2) == first
+    children.rewind()
+    other = answer(tiny_hybrid, children.cache, parent.n, QUESTION[::-1], 8, rows=2)
+    fresh = fork(tiny_hybrid, parent, [some(parent, 4), everything(parent)])
+    assert answer(tiny_hybrid, fresh.cache, parent.n, QUESTION[::-1], 8, rows=2) == other
+    assert all(torch.equal(a, b) for a, b in zip(before, parent.keys, strict=True))
+    assert torch.equal(state, parent.cache.layers[0].recurrent_states[0])
+
+
+def test_positions_continue_after_the_context(tiny_dense, tokens):
+    parent = prefill(tiny_dense, tokens)
+    children = fork(tiny_dense, parent, [some(parent, 5)])
+    answer(tiny_dense, children.cache, parent.n, QUESTION, 3)
+    for layer in children.attention:
+        new = layer.appended_positions()
+        assert torch.equal(new, torch.arange(100, 100 + new.shape[-1]).expand_as(new))
+
+
+def test_answers_end_at_eos(tiny_dense, tokens):
+    parent = prefill(tiny_dense, tokens)
+    free = answer(tiny_dense, fork(tiny_dense, parent, [everything(parent)]).cache, parent.n, QUESTION, 6)[0]
+    assert free.finish_reason == "length" and len(free.tokens) == 6
+    stop = free.tokens[2]
+    eos = tiny_dense.model.generation_config.eos_token_id
+    tiny_dense.model.generation_config.eos_token_id = [stop]
+    try:
+        ended = answer(tiny_dense, fork(tiny_dense, parent, [everything(parent)]).cache, parent.n, QUESTION, 6)[0]
+    finally:
+        tiny_dense.model.generation_config.eos_token_id = eos
+    assert ended.finish_reason == "eos" and ended.tokens == free.tokens[: free.tokens.index(stop)]
+
+
+def admit_some(layer, keys, positions):
+    """An arbitrary per-layer, per-head rule."""
+    head = torch.arange(keys.shape[1])[:, None]
+    return ((positions * 7 + head * 3 + layer) % 5 == 0)[None]
+
+
+def admitted_reference(lm, tokens, policy):
+    """Logits of the whole sequence under the mask of WG-KV §4.2, written out over the uncompacted sequence."""
+    n = len(tokens)
+    i, j = torch.arange(n)[:, None], torch.arange(n)
+
+    def run(module, query, key, value, attention_mask, scaling=None, **_):
+        admitted = policy.admit(module.layer_idx, key, torch.arange(n))
+        mask = ((i - j < policy.window) | admitted[:, :, None]) & (i >= j)
+        return grouped_attention(query, key, value, mask, scaling).transpose(1, 2).contiguous(), None
+
+    from transformers import AttentionInterface
+
+    AttentionInterface.register("reference_admission", run)
+    lm.model.set_attn_implementation("reference_admission")
+    try:
+        with torch.no_grad():
+            return lm.model(input_ids=tokens[None]).logits[0]
+    finally:
+        lm.model.set_attn_implementation("kvrepro")
+
+
+@pytest.mark.parametrize("window", [1, 16, 200])
+def test_admission_before_the_write_equals_the_mask(tiny_dense, tokens, window):
+    policy = Policy(window, admit_some)
+    want = admitted_reference(tiny_dense, tokens, policy)
+    cache = admitted_cache(tiny_dense, policy)
+    got = []
+    with torch.no_grad():
+        for piece in (tokens[:60], tokens[60:97], tokens[97:98], tokens[98:99], tokens[99:]):  # prefill, chunk, decode
+            out = tiny_dense.model(input_ids=piece[None], past_key_values=cache, use_cache=True)
+            got.append(out.logits[0])
+    assert relative_error(torch.cat(got), want) < 2e-6
+    for layer in cache.layers:
+        held = layer.positions[0]
+        for head in range(held.shape[0]):
+            now = torch.arange(100)
+            admitted = admit_some(layer.index, layer.keys, now)[0, head]
+            assert held[head][held[head] != EMPTY].tolist() == now[admitted | (now >= 100 - window)].tolist()
+
+
+def test_pack_keeps_order_and_empties_the_rest():
+    keys = torch.arange(2 * 2 * 5 * 3, dtype=torch.float32).view(2, 2, 5, 3)
+    kept = torch.tensor([[[0, 1, 0, 1, 1], [0, 0, 0, 0, 0]], [[1, 0, 0, 0, 0], [0, 0, 1, 1, 0]]]).bool()
+    k, _, positions = pack(keys, keys, torch.arange(5).expand(2, 2, 5), kept)
+    assert positions.tolist() == [[[1, 3, 4], [-1, -1, -1]], [[0, -1, -1], [2, 3, -1]]]
+    assert torch.equal(k[0, 0], keys[0, 0, [1, 3, 4]]) and (k[0, 1] == 0).all()
+
+
+def test_impossible_contexts_are_refused(tiny_dense):
+    with pytest.raises(InputError, match="empty"):
+        prefill(tiny_dense, torch.zeros(0, dtype=torch.long))
+    with pytest.raises(InputError, match="protected prefix 10"):
+        prefill(tiny_dense, torch.ones(10, dtype=torch.long), protected=10)
+    with pytest.raises(InputError, match="takes 1024"):
+        prefill(tiny_dense, torch.ones(1025, dtype=torch.long))

@@ -1,0 +1,155 @@
+"""The protocol end to end on tiny models: rows, checks, and that a broken cache is marked."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from kvrepro.benchmarks.example import Example, Question, render
+from kvrepro.errors import InputError
+from kvrepro.evaluate import protocol
+from kvrepro.evaluate.protocol import Arm, check_budgets, evaluate
+from kvrepro.methods import admission, eviction
+from kvrepro.results import ANSWERS, read_rows, valid, write_rows
+
+BASE = {"paper": "gatesight", "experiment": "ruler", "tier": "test"}
+
+
+def example(item=0, sentences=12):
+    return Example(
+        "ruler",
+        "niah_single_1",
+        item,
+        42 + item,
+        "Remember this text.\n",
+        " The grass is green. The sky is blue." * sentences,
+        (Question("\nWhat is the number?", ("7",), 6), Question("\nWhat is blue?", ("sky",), 4)),
+    )
+
+
+def score(task, prediction, references):
+    return float(any(r in prediction for r in references))
+
+
+def arms():
+    made = []
+    for name in ("random", "keydiff", "snapkv"):
+        method = eviction.build(name)
+        made += [Arm(name, method, kept) for kept in (0.1, 0.5, 1.0)]
+    return made
+
+
+@pytest.fixture(scope="module")
+def rows(tiny_hybrid):
+    return pd.DataFrame(evaluate(tiny_hybrid, [example(0), example(1)], arms(), score, BASE, batch=4))
+
+
+def test_every_arm_answers_every_question(rows):
+    assert len(rows) == 2 * 2 * (2 + 9)
+    assert not rows.duplicated(["method", "budget", "item", "question"]).any()
+    assert rows["ok"].all(), rows[~rows["ok"]]
+    ANSWERS.validate(rows)
+
+
+def test_kept_entries_and_bytes_are_the_budget(rows, tiny_hybrid):
+    g = tiny_hybrid.geometry
+    for row in rows.itertuples():
+        body = row.n_tokens - row.protected
+        want = g.cache_rows * (round(row.budget * body) + row.protected)
+        assert row.kept_entries == want and row.bytes_held == want * g.head_dim * 2 * 4
+
+
+def test_kept_fraction_one_is_the_dense_model(rows):
+    answers = rows[rows["budget"] == 1.0].groupby(["item", "question"])["prediction"].nunique()
+    assert (answers == 1).all()
+
+
+def test_compression_is_not_silently_off(rows):
+    pruned = rows[rows["budget"] == 0.1].set_index(["method", "item", "question"])["prediction"]
+    dense = rows[rows["method"] == "dense"].set_index(["item", "question"])["prediction"]
+    changed = [text != dense[key[1:]] for key, text in pruned.items()]
+    assert any(changed)
+
+
+def test_hashes_and_options_are_recorded(rows, tiny_hybrid):
+    prompt = render(example(0), tiny_hybrid.tokenizer)
+    first = rows[rows["item"] == 0]
+    assert set(first["token_sha256"]) == {prompt.token_sha256}
+    options = json.loads(rows[rows["method"] == "snapkv"]["options"].iloc[0])
+    assert options == {"allocation": "flat", "kernel": 7, "window": 32}
+
+
+def test_a_gate_proportional_allocation_can_be_given_to_any_method(tiny_hybrid):
+    class Gated(type(eviction.build("random"))):
+        def layer_weights(self, prefill):
+            return torch.tensor([1.0, 3.0])
+
+    arm = Arm("gated", Gated(), 0.2, allocation="gate_proportional")
+    got = pd.DataFrame(evaluate(tiny_hybrid, [example()], [arm], score, BASE))
+    row = got[got["method"] == "gated"].iloc[0]
+    assert row.ok and json.loads(row.options)["allocation"] == "gate_proportional"
+
+
+def test_admission_goes_through_the_same_evaluation(tiny_dense):
+    method = admission.build("local_attention", {"sinks": 4})
+    got = pd.DataFrame(
+        evaluate(tiny_dense, [example()], [Arm("local_attention", method, k) for k in (0.2, 1.0)], score, BASE)
+    )
+    ANSWERS.validate(got)
+    local = got[(got["method"] == "local_attention") & (got["budget"] == 0.2)].iloc[0]
+    assert local.ok and local.kept_entries == tiny_dense.geometry.cache_rows * round(0.2 * local.n_tokens)
+    assert got["ok"].all(), "kept fraction 1.0 must answer like the dense model"
+
+
+def test_a_cache_that_keeps_too_much_is_marked_and_left_out(tiny_hybrid, monkeypatch, tmp_path):
+    real = protocol.keep_top
+
+    def generous(scores, counts, protected, context):
+        return real(scores, counts + 1, protected, context)
+
+    monkeypatch.setattr(protocol, "keep_top", generous)
+    got = pd.DataFrame(evaluate(tiny_hybrid, [example()], [Arm("random", eviction.build("random"), 0.5)], score, BASE))
+    bad = got[got["method"] == "random"]
+    assert (bad["failed_checks"] == "kept_entries").all() and not bad["ok"].any()
+    write_rows(got, tmp_path / "rows.parquet", {})
+    assert "random" not in set(valid(read_rows(tmp_path / "rows.parquet"))["method"])
+
+
+def test_a_cache_with_wrong_positions_is_marked(tiny_hybrid, monkeypatch):
+    real = protocol.fork
+
+    def slipped(lm, parent, kept):
+        children = real(lm, parent, kept)
+        for layer in children.attention:
+            layer.seen -= 1
+            layer.mark()
+        return children
+
+    monkeypatch.setattr(protocol, "fork", slipped)
+    got = pd.DataFrame(evaluate(tiny_hybrid, [example()], [Arm("random", eviction.build("random"), 0.5)], score, BASE))
+    assert got[got["method"] == "random"]["failed_checks"].str.contains("positions").all()
+
+
+def test_a_score_that_is_not_finite_names_the_context(tiny_hybrid):
+    class Broken(type(eviction.build("random"))):
+        def score(self, prefill):
+            return [s.fill_(float("nan")) for s in super().score(prefill)]
+
+    with pytest.raises(InputError, match=r"ruler/niah_single_1 item 0.*broken.*not finite"):
+        list(evaluate(tiny_hybrid, [example()], [Arm("broken", Broken(), 0.5)], score, BASE))
+
+
+def test_a_context_shorter_than_its_prefix_is_refused(tiny_hybrid):
+    empty = Example("ruler", "vt", 5, 1, "Remember this.", "", (Question("?", ("1",), 2),))
+    with pytest.raises(InputError, match=r"ruler/vt item 5: the context has .* protected prefix"):
+        list(evaluate(tiny_hybrid, [empty], [], score, BASE))
+
+
+def test_budgets_are_checked_before_a_model_runs():
+    with pytest.raises(InputError, match="keeps nothing"):
+        check_budgets([Arm("random", eviction.build("random"), 0.001)], 120, 20)
+    with pytest.raises(InputError, match="leaves no window"):
+        check_budgets([Arm("local_attention", admission.build("local_attention"), 0.5)], 120, 20)
