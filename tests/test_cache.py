@@ -77,7 +77,7 @@ def test_a_compacted_child_equals_a_mask_over_the_full_cache(which, tokens, requ
             use_cache=True,
         ).logits
     for row, masks in enumerate(plans):
-        assert relative_error(got[row], logits_with_masks(lm, tokens, masks)) < 2e-6
+        assert relative_error(got[row], logits_with_masks(lm, tokens, masks)) < 2e-5
     assert not torch.allclose(got[0], got[1], atol=1e-3), "compression must change the logits"
 
 
@@ -172,7 +172,7 @@ def test_admission_before_the_write_equals_the_mask(tiny_dense, tokens, window):
         for piece in (tokens[:60], tokens[60:97], tokens[97:98], tokens[98:99], tokens[99:]):  # prefill, chunk, decode
             out = tiny_dense.model(input_ids=piece[None], past_key_values=cache, use_cache=True)
             got.append(out.logits[0])
-    assert relative_error(torch.cat(got), want) < 2e-6
+    assert relative_error(torch.cat(got), want) < 2e-5
     for layer in cache.layers:
         held = layer.positions[0]
         for head in range(held.shape[0]):
