@@ -10,6 +10,8 @@ from kvrepro.cache.admitted import Policy
 from kvrepro.errors import InputError
 from kvrepro.methods.admission.base import Admission
 
+UNLIMITED = 2**62  #: a window that no context leaves
+
 
 @dataclass
 class LocalAttention(Admission):
@@ -23,7 +25,9 @@ class LocalAttention(Admission):
     sinks: int = 128
 
     def policy(self, kept: float, n: int) -> Policy:
-        """Window = round(kept * n) - sinks, at least one token."""
+        """Window = round(kept * n) - sinks, at least one token; no limit at kept fraction 1.0."""
+        if kept == 1.0:
+            return Policy(UNLIMITED, lambda layer, keys, positions: torch.ones_like(keys[..., 0]).bool(), entries=n)
         window = round(kept * n) - self.sinks
         if not 0 < kept <= 1 or window < 1:
             raise InputError(
