@@ -11,6 +11,7 @@ import torch
 from kvrepro.benchmarks.example import Example, Question, render
 from kvrepro.errors import InputError
 from kvrepro.evaluate import protocol
+from kvrepro.evaluate.arms import admission_arms, eviction_arms
 from kvrepro.evaluate.protocol import Arm, check_budgets, evaluate
 from kvrepro.methods import admission, eviction
 from kvrepro.results import ANSWERS, read_rows, valid, write_rows
@@ -153,3 +154,14 @@ def test_budgets_are_checked_before_a_model_runs():
         check_budgets([Arm("random", eviction.build("random"), 0.001)], 120, 20)
     with pytest.raises(InputError, match="leaves no window"):
         check_budgets([Arm("local_attention", admission.build("local_attention"), 0.5)], 120, 20)
+
+
+def test_arms_come_from_the_configs_tables(tiny_hybrid):
+    table = {"snapkv": {"window": 16}, "keydiff_published": {"method": "keydiff", "anchor": "mean_of_normalised"}}
+    made = eviction_arms(table, [0.1, 0.5], tiny_hybrid, {"estimators": "unused"})
+    assert [(a.name, a.kept) for a in made] == [(n, k) for n in table for k in (0.1, 0.5)]
+    assert made[0].method.window == 16 and made[2].method.name == "keydiff"
+    with pytest.raises(InputError, match=r"eviction.snapvk: .*did you mean 'snapkv'"):
+        eviction_arms({"snapvk": {}}, [0.1], tiny_hybrid, {})
+    with pytest.raises(InputError, match=r"admission.local: .*'local_atention'"):
+        admission_arms({"local": {"method": "local_atention"}}, [0.1])

@@ -12,9 +12,7 @@ from kvrepro.methods import admission, eviction
 from kvrepro.methods.admission import base as admission_base
 from kvrepro.models.capture import prefill
 
-WITHOUT_ARTIFACTS = [
-    n for n in eviction.names() if not eviction.discovery.methods(eviction, eviction.Eviction)[n].artifacts
-]
+WITHOUT_ARTIFACTS = [name for name in eviction.names() if not eviction.artifacts(name)]
 
 
 @pytest.fixture(params=["tiny_hybrid", "tiny_dense"])

@@ -24,16 +24,21 @@ def methods(family: ModuleType, base: type) -> dict[str, type]:
     return dict(sorted(found.items()))
 
 
-def build(family: ModuleType, base: type, name: str, options: dict[str, Any], where: str) -> Any:
-    """A method by name with its options, both checked; InputError names the key ``where`` and the nearest match."""
+def find(family: ModuleType, base: type, name: str, where: str) -> type:
+    """A method's class by name; InputError names the key ``where`` and the nearest match."""
     known = methods(family, base)
     if name not in known:
         raise unknown(f"{family.__name__.rsplit('.', 1)[-1]} method", name, known, where)
-    fields = {f.name for f in dataclasses.fields(known[name])}
+    return known[name]
+
+
+def build(method: type, options: dict[str, Any], where: str) -> Any:
+    """A method with its options checked; InputError names the option and the nearest match."""
+    fields = {f.name for f in dataclasses.fields(method)}
     for key in options:
         if key not in fields:
-            raise unknown("option", key, fields, f"{where}.{name}")
+            raise unknown("option", key, fields, where)
     try:
-        return known[name](**options)
+        return method(**options)
     except TypeError as error:
-        raise InputError(f"{where}.{name}: {error}; give every option that has no default.") from error
+        raise InputError(f"{where}: {error}; give every option that has no default.") from error

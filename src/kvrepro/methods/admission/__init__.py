@@ -16,6 +16,6 @@ def names() -> list[str]:
     return list(discovery.methods(sys.modules[__name__], Admission))
 
 
-def build(name: str, options: dict[str, Any] | None = None, where: str = "methods.admission") -> Admission:
+def build(name: str, options: dict[str, Any] | None = None, where: str = "admission") -> Admission:
     """An admission method by name; InputError when the name or an option is unknown."""
-    return discovery.build(sys.modules[__name__], Admission, name, options or {}, where)
+    return discovery.build(discovery.find(sys.modules[__name__], Admission, name, where), options or {}, where)

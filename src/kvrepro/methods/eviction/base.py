@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from kvrepro.models.capture import Prefill
+from kvrepro.models.geometry import Geometry
 
 
 @dataclass
@@ -21,7 +22,7 @@ class Eviction:
     allocation: ClassVar[str] = "flat"
     artifacts: ClassVar[tuple[str, ...]] = ()
 
-    def prepare(self, prefill_geometry, fingerprint: str) -> None:
+    def prepare(self, geometry: Geometry, fingerprint: str) -> None:
         """Load what the method needs for a model, once. Raises InputError when it was made for another model."""
 
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
