@@ -5,31 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from kvrepro.evaluate.protocol import Arm
-from kvrepro.methods import admission, discovery, eviction
+from kvrepro.methods import admission, eviction
 from kvrepro.models.loading import LoadedModel
 
 
-def needs(name: str) -> tuple[str, ...]:
-    """The artefacts an eviction method needs from the workflow; none when there is no such method."""
-    found = discovery.methods(eviction, eviction.Eviction).get(name)
-    return found.artifacts if found else ()
-
-
 def eviction_arms(
-    table: dict[str, dict[str, Any]], kept: list[float], lm: LoadedModel, artifacts: dict[str, str]
+    table: dict[str, dict[str, Any]], kept: list[float], lm: LoadedModel | None, artifacts: dict[str, str]
 ) -> list[Arm]:
     """Arms of the config's ``eviction`` table: name of the arm -> options of the method.
 
     An arm is named after its method unless its options say ``method``; ``allocation`` overrides the method's own rule.
     ``artifacts`` gives the path of each artefact by field name. Raises InputError for an unknown method or option, and
-    for an artefact made for another model.
+    for an artefact made for another model; without ``lm`` the artefacts are not read (a config is being checked).
     """
     made = []
     for name, given in table.items():
         options = dict(given)
         allocation = options.pop("allocation", None)
         method = eviction.build(options.pop("method", name), options, f"eviction.{name}", artifacts)
-        method.prepare(lm.geometry, lm.fingerprint)
+        if lm is not None:
+            method.prepare(lm.geometry, lm.fingerprint)
         made += [Arm(name, method, k, allocation) for k in kept]
     return made
 
