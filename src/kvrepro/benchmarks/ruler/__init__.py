@@ -8,11 +8,18 @@ are seeded per item; sentences are cut by punctuation; documents in qa come in a
 
 from kvrepro.benchmarks.ruler.definitions import TASKS
 from kvrepro.benchmarks.ruler.generate import generate
-from kvrepro.benchmarks.ruler.prompts import read_manifest, read_prompts, write_manifest, write_prompts
+from kvrepro.benchmarks.ruler.prompts import (
+    MANIFEST_COLUMNS,
+    read_manifest,
+    read_prompts,
+    write_manifest,
+    write_prompts,
+)
 from kvrepro.benchmarks.ruler.score import score
 from kvrepro.benchmarks.ruler.sources import Sources, offline, sentences, with_files
 
 __all__ = [
+    "MANIFEST_COLUMNS",
     "TASKS",
     "Sources",
     "generate",

@@ -11,7 +11,6 @@ import bisect
 import itertools
 import json
 import random
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,10 +19,8 @@ from typing import Any, Protocol
 
 from kvrepro.benchmarks.ruler import facts
 from kvrepro.benchmarks.ruler.draws import EVAL, TRAIN
+from kvrepro.data.corpora import SENTENCE_END
 from kvrepro.errors import InputError, unknown
-
-# A sentence ends at . ! or ?, closing quotes or brackets included, before white space and the start of another one.
-_SENTENCE_END = re.compile(r"""(?<=[.!?])["')\]”’]*(?=\s+["'(\[“‘]*[A-Z0-9])""")
 
 
 def sentences(text: str) -> list[str]:
@@ -32,9 +29,7 @@ def sentences(text: str) -> list[str]:
     A rule of punctuation, where the official script uses NLTK's trained model: they differ at abbreviations, which
     moves a needle by half a sentence.
     """
-    flat = " ".join(text.split())
-    cuts = [0, *(match.end() for match in _SENTENCE_END.finditer(flat)), len(flat)]
-    return [part for part in (flat[a:b].strip() for a, b in itertools.pairwise(cuts)) if part]
+    return [part for part in SENTENCE_END.split(" ".join(text.split())) if part]
 
 
 @dataclass(frozen=True)
