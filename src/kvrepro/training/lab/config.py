@@ -1,0 +1,100 @@
+"""The configuration of one lab model's training, read from ``config/lab/<name>.yaml``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import yaml
+
+from kvrepro.errors import InputError, unknown
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the rows hold up to the fraction ``until`` of the schedule.
+
+    ``lengths`` maps a row length in tokens to the share of steps that use it; ``plain`` is the share of rows of plain
+    text, ``helper`` that of key-value lists among the samples of the other rows, ``tasks`` the weights of the benchmark
+    tasks among the rest, and ``longest_sample`` bounds a sample in tokens (0: only by the row).
+    """
+
+    until: float
+    lengths: dict[int, float]
+    plain: float
+    helper: float
+    tasks: dict[str, float]
+    longest_sample: int = 0
+
+
+@dataclass(frozen=True)
+class LabConfig:
+    """Model, optimiser and schedule of one lab model; every field is a key of the file (see its comments)."""
+
+    name: str
+    model: dict
+    total_steps: int
+    batch_tokens: int
+    learning_rate: float
+    final_learning_rate: float
+    warmup_steps: int
+    weight_decay: float
+    betas: tuple[float, float]
+    clip: float
+    text_weight: float
+    log_every: int
+    checkpoint_seconds: float
+    check_every: int
+    check_items: int
+    check_lengths: tuple[int, ...]
+    stages: tuple[Stage, ...]
+
+    def stage(self, step: int) -> Stage:
+        """The stage of a step."""
+        fraction = step / self.total_steps
+        return next(s for s in self.stages if fraction < s.until or s is self.stages[-1])
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step: linear warm-up, then linear from the first to the final rate."""
+        fraction = step / self.total_steps
+        decayed = self.learning_rate + (self.final_learning_rate - self.learning_rate) * fraction
+        return decayed * min(1.0, (step + 1) / self.warmup_steps)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of everything that determines the run, so that a checkpoint is never continued with another config."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+def load_config(path: str | Path) -> LabConfig:
+    """Reads and checks a lab config; an unknown, missing or impossible key is an InputError that names it."""
+    try:
+        raw = yaml.safe_load(Path(path).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise InputError(
+            f"{path}: cannot be read as a lab config ({error}); give a YAML file as in config/lab."
+        ) from error
+    raw.pop("task_weights", None)  # a place for YAML anchors
+    stages = tuple(_build(Stage, s, f"{path}: stages[{i}]") for i, s in enumerate(raw.pop("stages", [])))
+    config = _build(LabConfig, {**raw, "stages": stages}, str(path))
+    if not stages or stages[-1].until != 1 or any(a.until >= b.until for a, b in zip(stages, stages[1:], strict=False)):
+        raise InputError(f"{path}: stages must have rising 'until' values that end with 1.")
+    for stage in stages:
+        for length in stage.lengths:
+            if length % 64 or config.batch_tokens % length:
+                raise InputError(f"{path}: row length {length} must be a multiple of 64 that divides batch_tokens.")
+    return config
+
+
+def _build(kind, values: dict, where: str):
+    names = [f.name for f in fields(kind)]
+    for key in values:
+        if key not in names:
+            raise unknown("key", key, names, where)
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise InputError(f"{where}: {str(error).replace('__init__() missing', 'missing').split('.')[-1]}.") from error

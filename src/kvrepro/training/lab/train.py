@@ -1,0 +1,210 @@
+"""Trains one lab model: ``python -m kvrepro.training.lab.train --config CONFIG --data DATA --seed 0 --out RUN``.
+
+The run continues from ``RUN/checkpoint.pt`` by itself. With ``--max-seconds`` it stops in time, saves and exits with
+code 0; ``RUN/done`` exists when the schedule is complete. On a GPU every part of the forward is compiled once and
+forward and backward are replayed as one CUDA graph a row length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+from tokenizers import Tokenizer
+
+from kvrepro.errors import InputError
+from kvrepro.training.lab import checkpoint, evaluation
+from kvrepro.training.lab.batches import batches
+from kvrepro.training.lab.config import LabConfig, load_config
+from kvrepro.training.lab.fast import FastForward
+from kvrepro.training.lab.graphs import GraphPool
+from kvrepro.training.lab.model import build_model
+from kvrepro.training.lab.rows import ANSWER, EOS, TEXT
+
+FINITE_EVERY = 20  # steps between looks at the loss, each of which waits for the GPU
+CHECK_ROUNDS = 6  # decoding rounds of a check: a settled answer needs two or three
+EAGER_STEPS = 3  # steps before a graph is captured: compilation and the allocator must have settled
+CURVE = ("step", "fraction", "length", "answer_loss", "text_loss", "answer_accuracy", "tokens", "seconds")
+
+
+def make_optimizer(config: LabConfig, model, fused: bool) -> torch.optim.AdamW:
+    """AdamW; weight decay on matrices except the embedding."""
+    decayed, rest = [], []
+    for name, p in model.named_parameters():
+        (decayed if p.dim() == 2 and "embed" not in name else rest).append(p)
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused)
+
+
+class Trainer:
+    """Model, optimiser and step of one run."""
+
+    def __init__(self, config: LabConfig, seed: int, run: Path, data: Path, device: torch.device, dtype: torch.dtype):
+        self.config, self.seed, self.run, self.data, self.device = config, seed, run, data, device
+        self.step, self.curve = 0, []
+        state = checkpoint.load(run, config, seed)
+        self.model = build_model(config.model, EOS, seed)
+        if state:
+            self.model.load_state_dict(state["model"])
+        self.model.to(device)
+        cuda = device.type == "cuda"
+        self.optimizer = make_optimizer(config, self.model, fused=cuda)
+        if state:
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.curve = state["step"], state["curve"]
+        self.parameters = list(self.model.parameters())
+        for p in self.parameters:  # preallocated, so that a captured graph writes to the same places for ever
+            p.grad = torch.zeros_like(p)
+        self.forward = FastForward(self.model, dtype, compiled=cuda)
+        self.graphs = GraphPool(enabled=cuda, eager_calls=EAGER_STEPS)
+        self.items = {
+            length: evaluation.read_items(data, length, config.check_items) for length in config.check_lengths
+        }
+
+    def _forward_backward(self, ids: torch.Tensor, codes: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        torch._foreach_zero_([p.grad for p in self.parameters])
+        targets, weights = ids[:, 1:].contiguous(), codes[:, 1:]
+        answer_loss, text_loss, accuracy = self.forward.loss(
+            ids[:, :-1].contiguous(), targets, (weights == ANSWER).float(), (weights >= TEXT).float()
+        )
+        (answer_loss + self.config.text_weight * text_loss).backward()
+        return answer_loss.detach(), text_loss.detach(), accuracy.detach()
+
+    def train_step(self, ids, codes) -> torch.Tensor:
+        """One optimiser step on a batch of arrays; returns [answer loss, text loss, accuracy] on the device."""
+        ids = torch.from_numpy(ids).to(self.device, non_blocking=True).long()
+        codes = torch.from_numpy(codes).to(self.device, non_blocking=True)
+        metrics = torch.stack(self.graphs("train", self._forward_backward, ids, codes))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.rate(self.step)
+        torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+        self.optimizer.step()
+        self.step += 1
+        return metrics
+
+    def predict(self, ids: torch.Tensor) -> torch.Tensor:
+        """Greedy next tokens; with gradients enabled, because compiled parts would be compiled anew without."""
+        return self.graphs("predict", lambda x: (self.forward.predict(x),), ids)[0]
+
+    def save(self) -> None:
+        """Checkpoint and loss curve."""
+        checkpoint.save(self.run, self.config, self.seed, self.step, self.model, self.optimizer, self.curve)
+        with (self.run / "loss.csv.tmp").open("w", newline="") as f:
+            writer = csv.DictWriter(f, CURVE, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.curve)
+        os.replace(self.run / "loss.csv.tmp", self.run / "loss.csv")
+
+
+def check_lines(trainer: Trainer, tokenizer: Tokenizer) -> list[str]:
+    """Scores on a few items a task at each check length that the present rows come near to."""
+    config, lines = trainer.config, []
+    for length, items in trainer.items.items():
+        if length <= 2 * max(config.stage(trainer.step).lengths):
+            scores, _ = evaluation.accuracy(
+                trainer.predict, items, length, config.batch_tokens, trainer.device, tokenizer, CHECK_ROUNDS
+            )
+            shown = " ".join(f"{task.removeprefix('niah_')} {score:.0f}" for task, score in scores.items())
+            lines.append(f"check {length}: mean {sum(scores.values()) / len(scores):.1f} | {shown}")
+    return lines
+
+
+def train(
+    trainer: Trainer,
+    source: Iterator,
+    tokenizer: Tokenizer,
+    max_seconds: float = math.inf,
+    say: Callable[[str], None] = print,
+) -> bool:
+    """Runs the schedule to its end or for ``max_seconds``; True when it is complete. A loss that is not finite is an
+    InputError, and the last checkpoint stays as it was."""
+    config, begin = trainer.config, time.monotonic()
+    before = trainer.curve[-1]["seconds"] if trainer.curve else 0.0
+    saved, mark, since = begin, begin, trainer.step
+    window: list[torch.Tensor] = []
+    while trainer.step < config.total_steps:
+        ids, codes = next(source)
+        window.append(trainer.train_step(ids, codes))
+        step, now = trainer.step, time.monotonic()
+        if step % FINITE_EVERY == 0 and not bool(torch.isfinite(window[-1]).all()):
+            raise InputError(
+                f"step {step}: the loss is not finite (row length {ids.shape[1] - 1}); the checkpoint in "
+                f"{trainer.run} is from before; lower learning_rate or look at the rows of this step."
+            )
+        if step % config.log_every == 0 or step == config.total_steps:
+            answer, text, accuracy = torch.stack(window).mean(0).tolist()
+            now = time.monotonic()
+            speed = (step - since) * config.batch_tokens / (now - mark)
+            tokens = step * config.batch_tokens
+            seconds = before + now - begin
+            values = (step, step / config.total_steps, ids.shape[1] - 1, answer, text, accuracy, tokens, seconds)
+            trainer.curve.append(
+                dict(zip(CURVE, (round(v, 4) if isinstance(v, float) else v for v in values), strict=True))
+            )
+            say(
+                f"step {step} f {step / config.total_steps:.3f} L{ids.shape[1] - 1} answer {answer:.4f} "
+                f"text {text:.3f} accuracy {accuracy:.4f} {speed / 1e3:.0f}K tokens/s {seconds:.0f}s"
+            )
+            window, mark, since = [], now, step
+        if step % config.check_every == 0 and step < config.total_steps:
+            for line in check_lines(trainer, tokenizer):
+                say(line)
+            mark, since = time.monotonic(), step
+        late = now - begin > max_seconds
+        if late or now - saved > config.checkpoint_seconds:
+            if not bool(torch.isfinite(torch.stack(window).sum() if window else torch.zeros(()))):
+                continue  # the next look at the loss reports it; a checkpoint with NaN is never written
+            trainer.save()
+            saved = time.monotonic()
+            if late:
+                say(f"stopped at step {step} of {config.total_steps} after {max_seconds:.0f} s; run again to continue")
+                return False
+    trainer.save()
+    (trainer.run / "done").touch()
+    return True
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder made by kvrepro.training.lab.prepare")
+    parser.add_argument("--out", type=Path, required=True, help="run folder; continued when it holds a checkpoint")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-seconds", type=float, default=math.inf, help="counted from the start of the program")
+    parser.add_argument("--workers", type=int, default=2, help="processes that make batches")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args(argv)
+    begin = time.monotonic()
+    config = load_config(args.config)
+
+    def say(text: str) -> None:
+        print(f"[{config.name} seed {args.seed}] {text}", flush=True)
+
+    device = torch.device(args.device)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    state = checkpoint.load(args.out, config, args.seed)
+    start = state["step"] if state else 0
+    del state
+    source = batches(config, args.data, args.seed, start, args.workers)  # the workers start while the model is built
+    trainer = Trainer(
+        config, args.seed, args.out, args.data, device, torch.bfloat16 if device.type == "cuda" else torch.float32
+    )
+    count = sum(p.numel() for p in trainer.parameters)
+    say(f"{count / 1e6:.2f}M parameters, step {trainer.step} of {config.total_steps} on {device}")
+    tokenizer = Tokenizer.from_file(str(args.data / "tokenizer.json"))
+    say(f"ready after {time.monotonic() - begin:.0f} s")
+    done = train(trainer, source, tokenizer, args.max_seconds - (time.monotonic() - begin), say)
+    say(f"{'complete' if done else 'incomplete'}: step {trainer.step}, {time.monotonic() - begin:.0f} s in this call")
+
+
+if __name__ == "__main__":
+    main()
