@@ -1,0 +1,41 @@
+"""GateSight: keep what small networks predict to be useful from the native GDN signals (GateSight §4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kvrepro.errors import InputError
+from kvrepro.estimators import mlp
+from kvrepro.methods.eviction.base import Eviction
+from kvrepro.models.capture import Prefill
+from kvrepro.models.geometry import Geometry
+
+
+@dataclass
+class GateSight(Eviction):
+    """Score = Û of Eq. 3's features, one MLP per attention layer and KV head; no attention score and no query is read.
+
+    ``estimators`` is the file of the model's trained estimators. The budget of a layer is proportional to its mean
+    output gate, measured on the label corpus and kept in the same file (§4.2).
+    """
+
+    name = "gatesight"
+    allocation = "gate_proportional"
+    artifacts = ("estimators",)
+    estimators: str
+
+    def prepare(self, geometry: Geometry, fingerprint: str) -> None:
+        """Load the estimators; InputError when the file is missing, corrupt or another model's."""
+        self._loaded = mlp.load(self.estimators, geometry, fingerprint)
+
+    def score(self, prefill: Prefill) -> list[torch.Tensor]:
+        """Predicted utility, per attention layer ``[kv_heads, n]``."""
+        if prefill.signals is None:
+            raise InputError("gatesight reads Gated DeltaNet signals, which this model does not have; use a hybrid.")
+        return self._loaded.score(prefill.signals)
+
+    def layer_weights(self, prefill: Prefill) -> torch.Tensor | None:
+        """Mean output gate of each attention layer over the label corpus."""
+        return self._loaded.layer_gates
