@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -79,7 +80,7 @@ def load_config(path: str | Path) -> LabConfig:
     raw.pop("task_weights", None)  # a place for YAML anchors
     stages = tuple(_build(Stage, s, f"{path}: stages[{i}]") for i, s in enumerate(raw.pop("stages", [])))
     config = _build(LabConfig, {**raw, "stages": stages}, str(path))
-    if not stages or stages[-1].until != 1 or any(a.until >= b.until for a, b in zip(stages, stages[1:], strict=False)):
+    if not stages or stages[-1].until != 1 or any(a.until >= b.until for a, b in pairwise(stages)):
         raise InputError(f"{path}: stages must have rising 'until' values that end with 1.")
     for stage in stages:
         for length in stage.lengths:

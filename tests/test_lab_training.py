@@ -1,0 +1,353 @@
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from kvrepro.benchmarks import ruler
+from kvrepro.benchmarks.example import render
+from kvrepro.benchmarks.ruler.definitions import TASKS
+from kvrepro.benchmarks.ruler.draws import split_of
+from kvrepro.errors import InputError
+from kvrepro.training.lab import checkpoint, evaluation
+from kvrepro.training.lab.batches import batches, make_batch
+from kvrepro.training.lab.config import LabConfig, Stage, load_config
+from kvrepro.training.lab.export import export_weights
+from kvrepro.training.lab.fast import FastForward
+from kvrepro.training.lab.model import build_model
+from kvrepro.training.lab.prepare import write_texts
+from kvrepro.training.lab.rows import ANSWER, EOS, SKIP, TEXT, RowMaker
+from kvrepro.training.lab.scan import TriangularInverse
+from kvrepro.training.lab.tokenizer import save_tokenizer, train_tokenizer
+from kvrepro.training.lab.train import Trainer, train
+
+ROOT = Path(__file__).parent.parent
+VOCABULARY = 640
+SHARED = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 16384,
+}
+HYBRID = SHARED | {
+    "model_type": "qwen3_5_text",
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25},
+}
+DENSE = SHARED | {
+    "model_type": "qwen3",
+    "num_hidden_layers": 2,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
+}
+STAGE = Stage(until=1, lengths={128: 1}, plain=0.2, helper=0.5, tasks={"niah_single_1": 1, "vt": 1})
+CONFIG = LabConfig(
+    name="tiny",
+    model=DENSE,
+    total_steps=12,
+    batch_tokens=512,
+    learning_rate=5e-3,
+    final_learning_rate=1e-3,
+    warmup_steps=3,
+    weight_decay=0.05,
+    betas=(0.9, 0.95),
+    clip=1.0,
+    text_weight=0.1,
+    log_every=4,
+    checkpoint_seconds=1e9,
+    check_every=1000,
+    check_items=1,
+    check_lengths=(),
+    stages=(STAGE,),
+)
+
+
+@pytest.fixture(scope="module")
+def words():
+    rng = random.Random(1)
+    syllables = ["ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "wu"]
+    return sorted({"".join(rng.choices(syllables, k=3)) for _ in range(1500)})
+
+
+@pytest.fixture(scope="module")
+def prose(words):
+    rng = random.Random(2)
+    return [" ".join(rng.choices(words, k=9)).capitalize() + "." for _ in range(400)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, words, prose):
+    folder = tmp_path_factory.mktemp("lab-data")
+    documents = {"a": {"train": prose[:200], "heldout": prose[200:210]}, "b": {"train": prose, "heldout": prose[:3]}}
+    tokenizer = train_tokenizer([*prose, *words, "special magic number hidden in the text"], VOCABULARY)
+    save_tokenizer(tokenizer, folder)
+    write_texts(folder, tokenizer, documents, prose, words)
+    sources = ruler.offline(prose, words, "eval")
+    fast_tokenizer = AutoTokenizer.from_pretrained(folder)
+    evaluation.write_items(folder, 1024, evaluation.make_items(fast_tokenizer, 1024, 1, sources))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def maker(data):
+    return RowMaker.load(data)
+
+
+# --- forward ---------------------------------------------------------------------------------------------------------
+
+
+def test_triangular_inverse_is_exact_where_keys_are_equal():
+    k = F.normalize(torch.randn(3, 1, 64), dim=-1).expand(-1, 64, -1)
+    a = (0.99 * (k @ k.transpose(1, 2))).tril(-1)
+    exact = torch.linalg.inv(torch.eye(64).double() + a.double())
+    assert (TriangularInverse.apply(a) - exact).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("settings", [HYBRID, DENSE], ids=["hybrid", "dense"])
+def test_fast_forward_equals_transformers(settings):
+    model = build_model(settings, EOS, seed=1)
+    rng = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, VOCABULARY, (2, 193), generator=rng)
+    x, y = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+    answer = (torch.rand(x.shape, generator=rng) < 0.3).float()
+    text = (torch.rand(x.shape, generator=rng) < 0.8).float()
+
+    logits = model(input_ids=x).logits
+    ce = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(x.shape)
+    stock = (ce * answer).sum() / answer.sum() + 0.1 * (ce * text).sum() / text.sum()
+    fast = FastForward(model, torch.float32)
+    answer_loss, text_loss, _ = fast.loss(x, y, answer, text)
+    assert torch.allclose(fast.logits(x), logits, atol=2e-5)
+    assert torch.equal(fast.predict(x), logits.argmax(-1))
+    assert torch.allclose(fast.nll(x, y), ce, atol=2e-5)
+    for a, b in zip(
+        torch.autograd.grad(stock, list(model.parameters())),
+        torch.autograd.grad(answer_loss + 0.1 * text_loss, list(model.parameters())),
+        strict=True,
+    ):
+        assert (a - b).norm() <= 1e-4 * a.norm() + 1e-9
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_samples_fit_and_answer(maker, task):
+    rng = random.Random(5)
+    for length in (700, 1600):
+        made = [sample for _ in range(4) if (sample := maker.sample(rng, task, length))]
+        assert made
+        for sample in made:
+            ids, codes = maker.encode(sample)
+            assert len(ids) == len(codes) <= length
+            assert codes[-1] == ANSWER and ids[-1] == EOS
+            assert ids.count(EOS) == sum(piece[-1][1] == ANSWER for piece in sample)
+
+
+def test_only_haystack_prose_carries_no_loss(maker, prose):
+    sample = maker.sample(random.Random(1), "niah_single_2", 1200)
+    ids, codes = maker.encode(sample)
+    skipped = maker.tokenizer.decode([i for i, code in zip(ids, codes, strict=True) if code == SKIP])
+    kept = maker.tokenizer.decode([i for i, code in zip(ids, codes, strict=True) if code == TEXT])
+    assert sum(sentence in skipped for sentence in prose) >= 5
+    assert "special magic" not in skipped
+    assert "One of the special magic numbers" in kept and not any(sentence in kept for sentence in prose)
+
+
+def test_training_strings_are_not_evaluation_strings(maker):
+    rng = random.Random(3)
+    for task in ("niah_multikey_3", "niah_multivalue", "vt", "cwe", "fwe", "qa_1"):
+        sample = next(s for _ in range(9) if (s := maker.sample(rng, task, 900)))
+        answer = "".join(s for s, code in sample[3] if code == ANSWER)
+        strings = answer.replace(", and ", ", ").split(", ") if task.startswith("niah") else answer.split()
+        if task != "qa_1":  # trades, goods and years have no split
+            assert {split_of(s.strip()) for s in strings} == {"train"}
+    assert all(split_of(word) == "train" for word in maker.texts.list_words)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_have_the_pieces_of_evaluation(maker, data, words, prose, task):
+    """Instruction and question, up to what is drawn, are those of the benchmark's own generator."""
+    length = 4096 if task in ("cwe", "vt") else 1500
+    tokenizer = AutoTokenizer.from_pretrained(data)
+    example = ruler.generate(task, 1, length, tokenizer, 0, ruler.offline(prose, words, "eval"))[0]
+    rng = random.Random(11)
+    for _ in range(40):
+        sample = maker.sample(rng, task, length)
+        instruction, _, question, reply = ("".join(s for s, _ in piece) for piece in sample[:4])
+        if len(instruction) > 500 or task not in ("cwe", "vt"):  # with the one-shot example
+            break
+
+    def frame(text):  # what the templates fix
+        fixed = [w for w in text.replace("\n", " \n ").split() if not any(c.isdigit() for c in w)]
+        drawn = {w for w in fixed if w.isupper() and len(w) in (3, 5) and w != "VAR"} | set(words)
+        return [w for w in fixed if w.strip("?,.") not in drawn and "-" not in w]
+
+    if task != "cwe" and task != "vt":
+        assert instruction == example.instruction
+    else:
+        assert instruction.split()[-12:] == example.instruction.split()[-12:]
+        assert frame(instruction)[:15] == frame(example.instruction)[:15]
+        assert instruction[-2:] == example.instruction[-2:]
+    if not task.startswith("qa"):
+        assert frame(question) == frame(example.questions[0].text)
+    else:
+        assert question.split("Question:")[0] == example.questions[0].text.split("Question:")[0]
+    assert question.endswith("Answer:") or not task.startswith("qa")
+    assert question[-4:] == example.questions[0].text[-4:]
+    assert reply.startswith(" ") != question.endswith(" ")
+    ids, _ = maker.encode(sample[:3])
+    twin = replace(
+        example,
+        instruction=instruction,
+        context="".join(s for s, _ in sample[1]),
+        questions=(replace(example.questions[0], text=question),),
+    )
+    prompt = render(twin, tokenizer)
+    assert ids == prompt.prefix + prompt.questions[0]
+
+
+def test_cwe_answers_come_in_random_order(maker):
+    rng = random.Random(8)
+    first_is_earliest = []
+    for _ in range(12):
+        sample = maker.sample(rng, "cwe", 500)
+        context = "".join(s for s, _ in sample[1])
+        named = [s.strip() for s, code in sample[3] if code == ANSWER]
+        first_is_earliest.append(min(named, key=lambda w: context.index(f" {w}")) == named[0])
+    assert 0 < sum(first_is_earliest) < 12
+
+
+# --- batches and training --------------------------------------------------------------------------------------------
+
+
+def test_batches_depend_on_the_step_alone(maker, data):
+    expected = [make_batch(CONFIG, maker, 3, step) for step in range(4, 8)]
+    for start, workers in ((4, 0), (5, 1)):
+        source = batches(CONFIG, data, 3, start, workers)
+        for ids, codes in expected[start - 4 :]:
+            got_ids, got_codes = next(source)
+            assert np.array_equal(ids, got_ids) and np.array_equal(codes, got_codes)
+        del source
+    assert not np.array_equal(expected[0][0], make_batch(CONFIG, maker, 4, 4)[0])
+
+
+def trainer(config, run, data):
+    torch.set_num_threads(1)
+    return Trainer(config, 0, run, data, torch.device("cpu"), torch.float32)
+
+
+def run_training(config, run, data, **kwargs):
+    one = trainer(config, run, data)
+    kwargs.setdefault("say", lambda text: None)
+    return train(one, batches(config, data, 0, one.step, 0), None, **kwargs), one
+
+
+def test_an_interrupted_run_continues_as_if_it_had_not_been(tmp_path, data):
+    done, whole = run_training(CONFIG, tmp_path / "whole", data)
+    assert done
+    done, part = run_training(CONFIG, tmp_path / "part", data, max_seconds=0)
+    assert not done and part.step == 1 and not (tmp_path / "part/done").exists()
+    done, part = run_training(CONFIG, tmp_path / "part", data)
+    assert done and part.step == CONFIG.total_steps
+    for a, b in zip(whole.parameters, part.parameters, strict=True):
+        assert torch.equal(a, b)
+    curve = (tmp_path / "part/loss.csv").read_text().splitlines()
+    assert curve[0].startswith("step,") and len(curve) == 1 + CONFIG.total_steps // CONFIG.log_every
+    with pytest.raises(InputError, match="another config or seed"):
+        checkpoint.load(tmp_path / "part", replace(CONFIG, clip=2.0))
+
+
+def test_training_lowers_the_loss(tmp_path, data):
+    config = replace(CONFIG, total_steps=60, log_every=10)
+    _, one = run_training(config, tmp_path, data)
+    assert one.curve[-1]["text_loss"] < one.curve[0]["text_loss"] - 0.5
+    assert one.curve[-1]["answer_loss"] < one.curve[0]["answer_loss"] - 0.5
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, data):
+    config = replace(CONFIG, total_steps=40)
+    one = trainer(config, tmp_path, data)
+    one.save()
+    before = (tmp_path / checkpoint.FILE).read_bytes()
+    with torch.no_grad():
+        one.parameters[0][5] = float("nan")
+    with pytest.raises(InputError, match="not finite"):
+        train(one, batches(config, data, 0, 0, 0), None, say=lambda text: None)
+    assert (tmp_path / checkpoint.FILE).read_bytes() == before
+
+
+# --- evaluation and export -------------------------------------------------------------------------------------------
+
+
+def test_decode_equals_token_by_token_greedy(data):
+    model = build_model(DENSE, EOS, seed=3)
+    fast = FastForward(model, torch.float32)
+    items = [
+        evaluation.Item("qa_1", [7, 8, 9, 10 + i], [20, 21, 22][:i], ["x"], 12) for i in range(3)
+    ]  # drafts of several lengths, all wrong
+    answers = evaluation.decode(fast.predict, items, 64, 128, "cpu")
+    for item, answer in zip(items, answers, strict=True):
+        ids = torch.tensor([item.prompt])
+        expected = model.generate(ids, max_new_tokens=12, do_sample=False, eos_token_id=EOS, pad_token_id=EOS)
+        expected = expected[0, len(item.prompt) :].tolist()
+        assert answer == (expected[: expected.index(EOS)] if EOS in expected else expected)
+
+
+def test_perplexity_of_a_uniform_model(data):
+    def nll(x, y):
+        return torch.full(x.shape, float(np.log(50.0)))
+
+    documents = {"a": [np.arange(5, 30), np.arange(3)], "b": [np.arange(1500) % 97]}
+    assert evaluation.perplexities(nll, documents, 2048, "cpu") == {"a": 50.0, "b": 50.0}
+
+
+@pytest.mark.parametrize("settings", [HYBRID, DENSE], ids=["hybrid", "dense"])
+def test_export_loads_in_transformers(tmp_path, data, settings):
+    config = replace(CONFIG, model=settings)
+    one = trainer(config, tmp_path / "run", data)
+    one.save()
+    assert export_weights(config, tmp_path / "run", data, tmp_path / "out") < 1e-3
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert model.dtype == torch.bfloat16 and model.generation_config.eos_token_id == EOS
+    assert model.config.tie_word_embeddings
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.eos_token_id == EOS and tokenizer.decode([EOS]) == "<|endoftext|>"
+    assert tokenizer.encode("12 a", add_special_tokens=False)[:2] == tokenizer.convert_tokens_to_ids(["1", "2"])
+
+
+# --- config ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lab-hybrid", "lab-dense"])
+def test_shipped_configs(name):
+    config = load_config(ROOT / f"config/lab/{name}.yaml")
+    assert config.name == name
+    assert config.stage(0).lengths == {256: 1} and max(config.stage(config.total_steps).lengths) == 8192
+    assert config.rate(config.total_steps) == pytest.approx(config.final_learning_rate)
+    parameters = sum(p.numel() for p in build_model(config.model, EOS, 0).parameters())
+    assert 8e6 < parameters < 15e6
+
+
+def test_config_errors_name_the_key(tmp_path):
+    text = (ROOT / "config/lab/lab-dense.yaml").read_text()
+    path = tmp_path / "bad.yaml"
+    path.write_text(text.replace("clip:", "clips:"))
+    with pytest.raises(InputError, match="did you mean 'clip'"):
+        load_config(path)
+    path.write_text(text.replace("{until: 1.00", "{until: 0.99"))
+    with pytest.raises(InputError, match="end with 1"):
+        load_config(path)
+    path.write_text(text.replace("lengths: {512: 0.7", "lengths: {500: 0.7"))
+    with pytest.raises(InputError, match="row length 500"):
+        load_config(path)
