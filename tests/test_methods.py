@@ -4,27 +4,86 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 
+from kvrepro.benchmarks.example import Example, Question
 from kvrepro.errors import InputError
+from kvrepro.estimators.mlp import Estimators
+from kvrepro.evaluate.protocol import Arm, evaluate
+from kvrepro.labels.query_statistics import calibrate
 from kvrepro.methods import admission, eviction
 from kvrepro.methods.admission import base as admission_base
 from kvrepro.models.capture import prefill
+from kvrepro.training.estimators import Recipe, initial
 
-WITHOUT_ARTIFACTS = [name for name in eviction.names() if not eviction.artifacts(name)]
+MODELS = ("tiny_hybrid", "tiny_dense")
+ON_ITS_MODELS = [(name, m) for name in eviction.names() for m in MODELS if (name, m) != ("gatesight", "tiny_dense")]
 
 
-@pytest.fixture(params=["tiny_hybrid", "tiny_dense"])
+@pytest.fixture(params=MODELS)
 def parent(request, tokens):
     return prefill(request.getfixturevalue(request.param), tokens, protected=7)
 
 
-@pytest.mark.parametrize("name", WITHOUT_ARTIFACTS)
-def test_scores_have_a_value_for_every_entry_and_repeat(name, parent):
-    first, second = (eviction.build(name).score(parent) for _ in range(2))
+@pytest.fixture
+def prepared(tmp_path, tokens):
+    """``prepared(name, lm, options)``: a method ready for a model, with artefacts made for it."""
+
+    def make(name, lm, options=None):
+        paths = {}
+        for field in eviction.artifacts(name):
+            paths[field] = str(tmp_path / f"{field}.safetensors")
+            if field == "query_statistics":
+                calibrate(lm, [tokens.flip(0)], 80).save(paths[field], lm, 80)
+            elif field == "estimators":
+                untrained, gates = initial(lm.geometry, Recipe()), torch.tensor([0.1, 0.3])
+                Estimators(untrained, gates, lm.geometry, lm.fingerprint, lm.name, [], {}).save(paths[field])
+        method = eviction.build(name, options, artifact_paths=paths)
+        method.prepare(lm)
+        return method
+
+    return make
+
+
+@pytest.mark.parametrize(("name", "model"), ON_ITS_MODELS)
+def test_scores_have_a_value_for_every_entry_and_repeat(name, model, prepared, request, tokens):
+    lm = request.getfixturevalue(model)
+    parent, method = prefill(lm, tokens, protected=7), prepared(name, lm)
+    first, second = (method.score(parent) for _ in range(2))
     for a, b, keys in zip(first, second, parent.keys, strict=True):
-        assert a.shape == keys.shape[:2] and torch.isfinite(a).all() and torch.equal(a, b)
+        assert a.shape == keys.shape[:2] and a.dtype == torch.float32
+        assert torch.isfinite(a).all() and torch.equal(a, b)
+
+
+@pytest.mark.parametrize(("name", "model"), ON_ITS_MODELS)
+def test_every_method_is_evaluated_with_its_own_allocation(name, model, prepared, request):
+    lm = request.getfixturevalue(model)
+    context = " The grass is green. The sky is blue." * 8
+    example = Example("ruler", "vt", 0, 1, "Remember this.\n", context, (Question("\nWhat is blue?", ("sky",), 3),))
+    method = prepared(name, lm)
+    rows = pd.DataFrame(evaluate(lm, [example], [Arm("it", method, k) for k in (0.2, 1.0)], lambda *_: 0.0, {}))
+    assert rows["ok"].all(), rows[["method", "budget", "failed_checks"]]
+    for row in rows[rows["method"] == "it"].itertuples():
+        body = row.n_tokens - row.protected
+        assert row.kept_entries == lm.geometry.cache_rows * (round(row.budget * body) + row.protected)
+
+
+def test_gates_of_a_context_by_hand(tiny_hybrid, tiny_dense, tokens):
+    parent = prefill(tiny_hybrid, tokens)
+    got = eviction.build("random").layer_weights(parent)
+    for number, gates in enumerate(parent.output_gates):
+        for head in range(2):
+            largest = [max(gates[2 * head, i].item(), gates[2 * head + 1, i].item()) for i in range(100)]
+            assert got[number, head] == pytest.approx(sum(largest) / 100, abs=1e-6)
+    assert eviction.build("random").layer_weights(prefill(tiny_dense, tokens)) is None
+
+
+def test_l2_norm_by_hand(parent):
+    for scores, keys in zip(eviction.build("l2_norm").score(parent), parent.keys, strict=True):
+        for h, i in ((0, 0), (1, 50), (1, 99)):
+            assert scores[h, i] == pytest.approx(-math.sqrt(sum(float(x) ** 2 for x in keys[h, i])), rel=1e-5)
 
 
 def test_random_differs_between_contexts_seeds_and_heads(tiny_dense, tokens):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from kvrepro.models.chat import around_user_turn
+
 PROTECTED_MAX = 256  # GateSight §2: every method keeps an instruction prefix of at most 256 tokens
 
 
@@ -64,13 +66,7 @@ def sha256_tokens(ids: list[int]) -> str:
 def render(example: Example, tokenizer, chat: bool = False) -> Prompt:
     """Token ids of an example. The parts are tokenised one by one, so the same context has the same ids whatever is
     asked; with ``chat`` the tokenizer's chat template is wrapped around them (one user turn, thinking off)."""
-    head, tail = "", ""
-    if chat:
-        marker = "\u0001"
-        whole = tokenizer.apply_chat_template(
-            [{"role": "user", "content": marker}], tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
-        head, tail = whole.split(marker)
+    head, tail = around_user_turn(tokenizer) if chat else ("", "")
 
     def ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False)

@@ -24,7 +24,7 @@ def eviction_arms(
         allocation = options.pop("allocation", None)
         method = eviction.build(options.pop("method", name), options, f"eviction.{name}", artifacts)
         if lm is not None:
-            method.prepare(lm.geometry, lm.fingerprint)
+            method.prepare(lm)
         made += [Arm(name, method, k, allocation) for k in kept]
     return made
 

@@ -151,7 +151,8 @@ def _plans(parent: Prefill, arms: list[Arm], label: str) -> Iterator[tuple[Arm, 
         if key not in scored:
             scored[key] = arm.method.score(parent), arm.method.layer_weights(parent)
         scores, weights = scored[key]
-        counts = allocate(arm.rule, arm.kept, parent.n, parent.protected, len(g.attention_layers), g.kv_heads, weights)
+        size = parent.n, parent.protected, len(g.attention_layers), g.kv_heads
+        counts = allocate(arm.rule, arm.kept, *size, weights, scores)
         masks = keep_top(scores, counts, parent.protected, f"{label}, {arm.name}")
         yield arm, masks, counts + parent.protected
 

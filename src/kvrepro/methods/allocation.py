@@ -1,15 +1,20 @@
-"""How many entries each layer and KV head keeps (GateSight §2, §4.2, Appendices F and G), and which ones.
+"""How many entries each layer and KV head keeps (GateSight §2, §4.2, Appendices D, F and G), and which ones.
 
-The model-wide budget is ``layers x kv_heads x round(p (n - protected))`` entries, without the protected prefix.
+The model-wide budget is ``layers x kv_heads x round(p (n - protected))`` entries, without the protected prefix. Every
+rule spends exactly this budget.
 """
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 import torch
 
 from kvrepro.errors import InputError, unknown
 
-RULES = ("flat", "gate_proportional")
+RULES = ("flat", "gate_proportional", "gate_proportional_per_head", "pyramid", "global")
+PYRAMID_BETA = 20  #: the last layer of ``pyramid`` gets the flat budget divided by this (Appendix F)
+PYRAMID_LEAST = 4  #: entries that ``pyramid`` leaves to every head at least
 
 
 def per_head_budget(kept: float, n: int, protected: int) -> int:
@@ -22,49 +27,102 @@ def per_head_budget(kept: float, n: int, protected: int) -> int:
     return budget
 
 
-def largest_remainder(shares: torch.Tensor, total: int, cap: int) -> torch.Tensor:
+def largest_remainder(shares: list[Fraction], total: int, cap: int) -> list[int]:
     """Integers in proportion to ``shares`` that sum to ``total``, none above ``cap``; ties go to the earlier entry.
 
-    What a capped entry cannot take is shared among the others in the same proportion.
+    What a capped entry cannot take is shared among the others in the same proportion, or equally if their shares are
+    all zero. Exact: no rounding decides.
     """
     if total > cap * len(shares):
         raise InputError(f"a budget of {total} entries does not fit {len(shares)} caches of {cap}.")
-    counts = torch.zeros(len(shares), dtype=torch.long)
-    free = torch.ones(len(shares), dtype=torch.bool)
-    weight = shares.double().clamp(min=1e-12).cpu()
-    exact = torch.zeros(len(shares), dtype=torch.float64)
-    while True:
-        left = total - int(counts[~free].sum())
-        exact[free] = weight[free] / weight[free].sum() * left
-        over = free & (exact > cap)
-        if not over.any():
+    exact, free = [Fraction(cap)] * len(shares), set(range(len(shares)))
+    while free:
+        left = total - cap * (len(shares) - len(free))
+        whole = sum(shares[i] for i in free)
+        for i in free:
+            exact[i] = shares[i] * left / whole if whole else Fraction(left, len(free))
+        over = {i for i in free if exact[i] > cap}
+        for i in over:
+            exact[i] = Fraction(cap)
+        if not over:
             break
-        counts[over], free[over] = cap, False
-    counts[free] = exact[free].floor().long()
-    missing = total - int(counts.sum())
-    remainder = torch.where(free & (counts < cap), exact - counts, -1.0)
-    counts[remainder.argsort(descending=True, stable=True)[:missing]] += 1
+        free -= over
+    counts = [int(x) for x in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda i: counts[i] - exact[i])
+    for i in by_remainder[: total - sum(counts)]:
+        counts[i] += 1
     return counts
 
 
 def allocate(
-    rule: str, kept: float, n: int, protected: int, layers: int, kv_heads: int, weights: torch.Tensor | None = None
+    rule: str,
+    kept: float,
+    n: int,
+    protected: int,
+    layers: int,
+    kv_heads: int,
+    weights: torch.Tensor | None = None,
+    scores: list[torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Entries per attention layer and KV head, ``[layers, kv_heads]`` int64, without the protected prefix.
 
-    ``weights`` ``[layers]`` are the layers' mean output gates for ``gate_proportional``: each layer gets the same count
-    for all its heads, integerised by largest remainder over layers, capped at what there is.
+    * ``flat``: the same everywhere.
+    * ``gate_proportional``: each layer in proportion to its mean output gate, all heads of a layer the same (§4.2).
+    * ``gate_proportional_per_head``: each KV head in proportion to its own mean output gate (Appendix D).
+    * ``pyramid``: falls arithmetically from the first layer to the last (Appendix F). A layer's share above what the
+      context holds goes to the others; at least four entries a head, as far as the budget has them.
+    * ``global``: as many as each head has among the best entries of the whole model (KVzip; Appendix G).
+
+    ``weights`` are mean output gates, ``[layers, kv_heads]``, or ``[layers]`` where heads are not told apart;
+    ``scores`` per layer ``[kv_heads, n]``. Raises InputError when a rule lacks what it needs.
     """
-    k = per_head_budget(kept, n, protected)
+    k, body = per_head_budget(kept, n, protected), n - protected
+    if rule.startswith("gate_proportional") and weights is None:
+        raise InputError(f"allocation {rule} needs a model with an attention output gate; use flat.")
     if rule == "flat":
-        per_layer = torch.full((layers,), k)
+        per_layer = [k] * layers
     elif rule == "gate_proportional":
-        if weights is None:
-            raise InputError("allocation gate_proportional needs a model with an attention output gate; use flat.")
-        per_layer = largest_remainder(weights, layers * k, cap=n - protected)
+        gates = weights if weights.ndim == 1 else weights.double().mean(1)
+        per_layer = largest_remainder(_fractions(gates), layers * k, body)
+    elif rule == "gate_proportional_per_head":
+        if weights.ndim == 1:
+            raise InputError(f"allocation {rule} needs a gate per KV head and was given one per layer.")
+        per_head = largest_remainder(_fractions(weights.flatten()), layers * kv_heads * k, body)
+        return torch.tensor(per_head).view(layers, kv_heads)
+    elif rule == "pyramid":
+        per_layer = pyramid(k, layers, body)
+    elif rule == "global":
+        if scores is None:
+            raise InputError("allocation global needs the scores of all entries.")
+        return _among_the_best(scores, layers * kv_heads * k, protected)
     else:
         raise unknown("allocation", rule, RULES, "allocation")
-    return per_layer[:, None].expand(layers, kv_heads).contiguous()
+    return torch.tensor(per_layer)[:, None].expand(layers, kv_heads).contiguous()
+
+
+def _fractions(x: torch.Tensor) -> list[Fraction]:
+    return [Fraction(v) for v in x.tolist()]
+
+
+def pyramid(k: int, layers: int, cap: int) -> list[int]:
+    """Per-head budgets of the layers: k_max - f (k_max - k_min) / (layers - 1), k_min = k / β, k_max = 2k - k_min.
+
+    They sum to ``layers * k``. The least budget is set aside first and the rest follows the schedule above it, which
+    leaves the schedule as it is wherever no layer falls below the least or above ``cap``.
+    """
+    least, steps = min(PYRAMID_LEAST, k), max(layers - 1, 1)
+    k_min = Fraction(k, PYRAMID_BETA)
+    k_max = 2 * k - k_min
+    above = [max(k_max - f * (k_max - k_min) / steps - least, Fraction(0)) for f in range(layers)]
+    return [least + x for x in largest_remainder(above, layers * (k - least), cap - least)]
+
+
+def _among_the_best(scores: list[torch.Tensor], total: int, protected: int) -> torch.Tensor:
+    """How many of the ``total`` best entries each head of each layer has; ties go to the earlier layer, head, entry."""
+    body = torch.stack([s[:, protected:] for s in scores])  # [layers, kv_heads, n - protected]
+    best = body.flatten().argsort(descending=True, stable=True)[:total]
+    rows = body.shape[0] * body.shape[1]
+    return torch.bincount(best // body.shape[2], minlength=rows).view(body.shape[:2]).cpu()
 
 
 def keep_top(scores: list[torch.Tensor], counts: torch.Tensor, protected: int, context: str) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from kvrepro.models.capture import Prefill
-from kvrepro.models.geometry import Geometry
+from kvrepro.models.loading import LoadedModel
 
 
 @dataclass
@@ -22,13 +22,23 @@ class Eviction:
     allocation: ClassVar[str] = "flat"
     artifacts: ClassVar[tuple[str, ...]] = ()
 
-    def prepare(self, geometry: Geometry, fingerprint: str) -> None:
-        """Load what the method needs for a model, once. Raises InputError when it was made for another model."""
+    def prepare(self, lm: LoadedModel) -> None:
+        """Load what the method needs for a model, once, or keep the model itself where scoring runs it again.
+
+        Raises InputError when an artefact was made for another model.
+        """
 
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Utility of every entry, higher is kept longer: per attention layer ``[kv_heads, n]`` float32."""
         raise TypeError(f"{type(self).__name__} must define score(prefill).")
 
     def layer_weights(self, prefill: Prefill) -> torch.Tensor | None:
-        """Weights ``[attention_layers]`` for an allocation that is not flat."""
-        return None
+        """Weights of the gate-proportional allocations, ``[attention_layers, kv_heads]`` or ``[attention_layers]``.
+
+        Here the context's own output gates: the largest of each GQA group, averaged over the tokens. None for a model
+        without output gates.
+        """
+        if prefill.output_gates is None:
+            return None
+        kv_heads = prefill.geometry.kv_heads
+        return torch.stack([g.unflatten(0, (kv_heads, -1)).amax(1).mean(-1) for g in prefill.output_gates])

@@ -10,7 +10,7 @@ from kvrepro.errors import InputError
 from kvrepro.estimators import mlp
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.models.capture import Prefill
-from kvrepro.models.geometry import Geometry
+from kvrepro.models.loading import LoadedModel
 
 
 @dataclass
@@ -26,9 +26,9 @@ class GateSight(Eviction):
     artifacts = ("estimators",)
     estimators: str
 
-    def prepare(self, geometry: Geometry, fingerprint: str) -> None:
+    def prepare(self, lm: LoadedModel) -> None:
         """Load the estimators; InputError when the file is missing, corrupt or another model's."""
-        self._loaded = mlp.load(self.estimators, geometry, fingerprint)
+        self._loaded = mlp.load(self.estimators, lm.geometry, lm.fingerprint)
 
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Predicted utility, per attention layer ``[kv_heads, n]``."""
