@@ -189,6 +189,6 @@ def ready(settings: Mapping[str, Any], local: bool = True) -> None:
 
         if not torch.cuda.is_available():
             raise InputError(
-                f"tier {settings['tier']} has device {settings['device']!r} and no CUDA GPU is visible; run it on a GPU "
-                "node, submit it with a cluster profile, or choose the tier quick."
+                f"tier {settings['tier']} has device {settings['device']!r} and no CUDA GPU is visible; run it on a "
+                "GPU node, submit it with a cluster profile, or choose the tier quick."
             )

@@ -45,6 +45,11 @@ class Geometry:
         """Plain values, for metadata of saved artefacts."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Geometry:
+        """The inverse of :meth:`as_dict`."""
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
 
 def geometry(config: Any) -> Geometry:
     """Geometry of a transformers config (Llama, Qwen3, Qwen3.5 and Qwen4-exp classes; multimodal ones by their text

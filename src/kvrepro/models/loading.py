@@ -52,6 +52,17 @@ def fingerprint(directory: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a model of ``config/models.yaml``, or of a directory, without its weights."""
+    spec = {"path": name} if Path(name).is_dir() else registry.entry(name)
+    source = spec.get("path") or spec["hub"]
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=spec.get("revision", "main"))
+    except Exception as error:  # transformers and huggingface_hub raise many kinds here
+        reason = str(error).splitlines()[0][:200]
+        raise InputError(f"tokenizer of {name!r} cannot be loaded from {source}: {reason}; restore it.") from error
+
+
 def load(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> LoadedModel:
     """Load a model of ``config/models.yaml``, or of a directory, for inference.
 
@@ -70,10 +81,10 @@ def load(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> Lo
         model = AutoModelForCausalLM.from_pretrained(
             source, revision=spec.get("revision", "main"), dtype=dtype, attn_implementation=attention.NAME
         )
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=spec.get("revision", "main"))
     except Exception as error:  # transformers, safetensors and huggingface_hub raise many kinds here
         reason = str(error).splitlines()[0][:200]
         raise InputError(f"model {name!r} cannot be loaded from {source}: {reason}; restore or download it.") from error
+    tokenizer = load_tokenizer(name)
     model = model.eval().to(device).requires_grad_(False)
     if local.is_dir():
         mark = fingerprint(local)

@@ -1,0 +1,74 @@
+"""Means over sampled units (items, documents) with 95 % bootstrap intervals, for many series at once.
+
+A unit is resampled as a whole, so that a difference between two series is taken on the same units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+DRAWS = 2000
+FEW = 10  #: with fewer units a block is not resampled by itself, and an interval proves nothing
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean per series and what it becomes when the units are drawn anew."""
+
+    value: np.ndarray  #: [...]
+    draws: np.ndarray  #: [DRAWS, ...]
+    units: int  #: how many units were resampled together; with fewer than FEW the interval proves nothing
+
+    @property
+    def low(self) -> np.ndarray:
+        """Lower end of the 95 % interval."""
+        return np.nanpercentile(self.draws, 2.5, axis=0)
+
+    @property
+    def high(self) -> np.ndarray:
+        """Upper end of the 95 % interval."""
+        return np.nanpercentile(self.draws, 97.5, axis=0)
+
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Estimate:
+        """A function of the last axis (a difference, a minimum), value and draws alike."""
+        return Estimate(function(self.value), function(self.draws), self.units)
+
+
+def mean(blocks: Sequence[np.ndarray], seed: int = 0) -> Estimate:
+    """Mean over blocks (tasks) of the mean over each block's units: ``[units, series]`` each, NaN where missing.
+
+    Units are resampled within their block. Where a block has fewer than FEW units, all blocks' units are resampled
+    together, which gives wider intervals than the truth and not ones of zero width.
+    """
+    rng = np.random.default_rng(seed)
+    value = np.mean([_weighted(np.ones((1, len(b))), b)[0] for b in blocks], axis=0)
+    if min(len(b) for b in blocks) >= FEW or len(blocks) == 1:
+        draws = np.mean([_resampled(b, rng) for b in blocks], axis=0)
+        return Estimate(value, draws, min(len(b) for b in blocks))
+    pooled = np.concatenate(blocks)
+    return Estimate(
+        value, _resampled(pooled, rng) + value - _weighted(np.ones((1, len(pooled))), pooled)[0], len(pooled)
+    )
+
+
+def _resampled(units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Means of DRAWS resamples: ``[DRAWS, series]``."""
+    n = len(units)
+    return _weighted(rng.multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(float), units)
+
+
+def _weighted(weights: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Weighted means over the units that are there: weights ``[draws, units]`` -> ``[draws, series]``."""
+    there = np.isfinite(units)
+    total = weights @ np.where(there, units, 0.0)
+    with np.errstate(invalid="ignore"):
+        return total / (weights @ there.astype(float))
+
+
+def units(rows: pd.DataFrame, unit: str | list[str], series: list[str]) -> pd.DataFrame:
+    """One row a unit and one column a series, cells the mean of ``value`` (several questions, several heads)."""
+    return rows.pivot_table(index=unit, columns=series, values="value", aggfunc="mean", sort=True, observed=True)

@@ -1,0 +1,210 @@
+"""The ledger with our numbers: one row a claim and model as CSV, and a Markdown page by paper and place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.claims.ledger import Claim
+from kvrepro.claims.queries import Evidence, NoRows, ask
+from kvrepro.claims.verdicts import NOT_BUILT, NOT_RUN, VERDICTS, verdict
+from kvrepro.results import read_rows
+from kvrepro.tables.markdown import line
+
+COLUMNS = (
+    "claim_id",
+    "paper",
+    "place",
+    "statement",
+    "published",
+    "measured",
+    "low",
+    "high",
+    "unit",
+    "verdict",
+    "model",
+    "hardware",
+    "command",
+)
+TITLES = {"gatesight": "GateSight (arXiv 2610.14754)", "wg_kv": "WG-KV (arXiv 2512.17452)"}
+COMMANDS = {
+    "quick": "make reproduce TIER=quick",
+    "lab": "make reproduce TIER=lab ENV=cuda",
+    "paper": "make reproduce TIER=paper ENV=cuda",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one tier measured: rows per model, which models stand for which paper, and the hardware in words."""
+
+    tier: str
+    evidence: Mapping[str, Evidence]
+    models: Mapping[str, Sequence[str]]  # paper -> models
+    hardware: Mapping[str, str]  # model -> hardware
+
+
+def measured(tier: str, paths: Iterable[str], models: Mapping[str, Sequence[str]]) -> Measured:
+    """What result files of a tier hold. ``models`` are the tier's, by role: hybrid for GateSight, dense for WG-KV."""
+    paths = list(paths)
+    rows = read_rows(paths) if paths else pd.DataFrame({"model": [], "experiment": []})
+    named = {"gatesight": list(models["hybrid"]), "wg_kv": list(models["dense"])}
+    evidence = {m: Evidence(m, rows[rows["model"] == m]) for names in named.values() for m in names}
+    hardware: dict[str, set[str]] = {}
+    for path in paths:
+        model = next((m for m in evidence if f"/{m}/" in path or f"/{m}.parquet" in path), "")
+        hardware.setdefault(model, set()).add(json.loads(Path(f"{path}.json").read_text())["hardware"])
+    return Measured(tier, evidence, named, {m: ", ".join(sorted(h)) for m, h in hardware.items()})
+
+
+def judge(claims: Iterable[Claim], measured: Measured) -> pd.DataFrame:
+    """A row per claim and model it was measured on, with the columns COLUMNS.
+
+    Where a claim has several numbers, ``published``, ``measured``, ``low`` and ``high`` are JSON objects of them.
+    """
+    rows = [row for claim in claims for row in _rows(claim, measured)]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _rows(claim: Claim, measured: Measured) -> Iterable[dict[str, Any]]:
+    base = {
+        "claim_id": claim.id,
+        "paper": claim.paper,
+        "place": claim.place,
+        "statement": claim.statement,
+        "published": _published(claim),
+        "unit": claim.unit,
+    }
+    if claim.query is None:
+        yield base | {"verdict": NOT_BUILT}
+        return
+    elsewhere = next((COMMANDS[t] for t in ("lab", "paper") if t in claim.tiers and t != measured.tier), "")
+    models = measured.models[claim.paper]
+    for model in [m for m in models if m in claim.models] or models:
+        found, complete = _ask(claim, measured.evidence[model]) if measured.tier in claim.tiers else ({}, False)
+        ruling = verdict(claim, found, model) if complete else NOT_RUN
+        command = elsewhere if ruling == NOT_RUN else COMMANDS[measured.tier]
+        numbers = {
+            "measured": _cell({k: e.value for k, e in found.items()}),
+            "low": _cell({k: e.low for k, e in found.items()}),
+            "high": _cell({k: e.high for k, e in found.items()}),
+        }
+        where = {"model": model, "hardware": measured.hardware.get(model, "")} if found else {}
+        yield base | numbers | where | {"verdict": ruling, "command": command}
+
+
+def _ask(claim: Claim, evidence: Evidence) -> tuple[dict[str, Estimate], bool]:
+    """The numbers that the rows can give, and whether these are all."""
+    calls, found = claim.query.calls(), {}
+    for key, parameters in calls.items():
+        try:
+            found[key] = ask(evidence, claim.query.function, parameters)
+        except NoRows:
+            continue
+    return found, len(found) == len(calls)
+
+
+def _published(claim: Claim) -> Any:
+    if isinstance(claim.published, int | float) or claim.published is None:
+        return claim.published
+    content = dict(claim.published) if isinstance(claim.published, Mapping) else list(claim.published)
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _cell(values: Mapping[str, Any]) -> Any:
+    """One number, a JSON object of several, or None; six digits are more than any of them has."""
+    rounded = {key: float(f"{float(value):.6g}") for key, value in values.items()}
+    if not rounded:
+        return None
+    return rounded[""] if "" in rounded else json.dumps(rounded)
+
+
+def markdown(claims: Sequence[Claim], tiers: Mapping[str, pd.DataFrame], lab: Iterable[str]) -> str:
+    """The page for readers: a count of verdicts, then every claim by paper and place, a pair of columns a tier.
+
+    ``tiers`` gives the judged frame per name of a tier; ``lab`` names the models to label as lab models.
+    """
+    lab = set(lab)
+    parts = ["# Claims\n", _explanation(tiers, lab), _counts(tiers)]
+    for paper, title in TITLES.items():
+        parts.append(f"## {title}\n")
+        of_paper = [claim for claim in claims if claim.paper == paper]
+        for place in dict.fromkeys(claim.place for claim in of_paper):
+            header = ["claim", "published", *(text for name in tiers for text in (f"{name}: measured", "verdict"))]
+            rows = [_line(claim, tiers, lab) for claim in of_paper if claim.place == place]
+            lines = [line(header), line(["---"] * len(header)), *map(line, rows)]
+            parts.append(f"### {place}\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _explanation(tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> str:
+    used = sorted({m for frame in tiers.values() for m in frame["model"].dropna() if m in lab})
+    labelled = (
+        f"{', '.join(used)} {'is a' if len(used) == 1 else 'are'} small lab model{'s' * (len(used) > 1)} trained for "
+        "this suite: their numbers test the direction of a claim, and are not the paper's. "
+        if used
+        else ""
+    )
+    hardware = [
+        f"{name}: {', '.join(sorted(set(frame['hardware'].dropna()) - {''})) or 'nothing measured'}"
+        for name, frame in tiers.items()
+    ]
+    return (
+        f"{labelled}Numbers in brackets are 95 % bootstrap intervals. *Reproduced* and *direction holds* need the "
+        "whole interval to meet the condition, *contradicted* needs none of it to; between the two a claim is *undecided*. "
+        "*Not run here*: this tier has no rows for it; *not built*: no code computes it yet. How each claim is judged, "
+        "and the command that reruns it, is in claims.csv and workflow/schemas/claims.schema.yaml. "
+        f"Hardware: {'; '.join(hardware)}.\n"
+    )
+
+
+def _counts(tiers: Mapping[str, pd.DataFrame]) -> str:
+    header = ["paper", "tier", *VERDICTS, "claims"]
+    rows = []
+    for paper, title in TITLES.items():
+        for name, frame in tiers.items():
+            part = frame[frame["paper"] == paper]
+            counts = part["verdict"].value_counts()
+            total = str(part["claim_id"].nunique())
+            rows.append([title, name, *(str(counts.get(v, 0)) for v in VERDICTS), total])
+    return "\n".join([line(header), line(["---", "---", *["---:"] * (len(VERDICTS) + 1)]), *map(line, rows)]) + "\n"
+
+
+def _line(claim: Claim, tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> list[str]:
+    cells = [f"{claim.statement} `{claim.id}`", _text(_published(claim), claim.unit)]
+    for frame in tiers.values():
+        found = frame[frame["claim_id"] == claim.id]
+        cells += ["<br>".join(_measured(row, lab) for row in found.itertuples())]
+        cells += ["<br>".join(row.verdict for row in found.itertuples())]
+    return cells
+
+
+def _measured(row: Any, lab: set[str]) -> str:
+    if not isinstance(row.model, str) or row.measured is None:
+        return "–"
+    text = _text(row.measured, row.unit)
+    if not isinstance(row.measured, str):
+        text += f" [{_number(row.low)}, {_number(row.high)}]"
+    return f"{text} ({row.model}{', lab model' if row.model in lab else ''})"
+
+
+def _text(value: Any, unit: str) -> str:
+    """A number or several with their unit."""
+    if value is None or value != value:
+        return "–"
+    if isinstance(value, str):
+        content = json.loads(value)
+        if isinstance(content, list):
+            return " > ".join(content)
+        return ", ".join(f"{key}: {_number(number)}" for key, number in content.items()) + f" {unit}"
+    return f"{_number(value)} {unit}"
+
+
+def _number(value: float) -> str:
+    return f"{float(value):.3g}"

@@ -1,0 +1,1 @@
+"""Figures of the papers, one function each, from tidy rows alone."""

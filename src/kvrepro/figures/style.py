@@ -1,0 +1,118 @@
+"""How figures look: one colour and marker per method and predictor everywhere, sizes of a printed page, captions."""
+
+from __future__ import annotations
+
+import hashlib
+import textwrap
+from typing import NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+COLUMN = 3.3  #: width of one column in inches
+PAGE = 6.8  #: width of the page in inches
+
+plt.rcParams.update(
+    {
+        "font.family": "DejaVu Sans",
+        "font.size": 7,
+        "axes.titlesize": 7.5,
+        "axes.labelsize": 7,
+        "xtick.labelsize": 6.5,
+        "ytick.labelsize": 6.5,
+        "legend.fontsize": 6.5,
+        "legend.frameon": False,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "0.9",
+        "grid.linewidth": 0.5,
+        "axes.linewidth": 0.6,
+        "xtick.major.width": 0.6,
+        "ytick.major.width": 0.6,
+        "lines.linewidth": 1.2,
+        "lines.markersize": 3.5,
+        "pdf.fonttype": 42,
+        "savefig.dpi": 300,
+    }
+)
+
+
+class Look(NamedTuple):
+    """What a line is drawn with."""
+
+    label: str
+    color: str
+    marker: str
+
+
+# Okabe and Ito's palette, which is told apart with every common colour vision deficiency; markers differ as well.
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY, BLACK = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#7F7F7F",
+    "#000000",
+)
+
+METHODS = {
+    "dense": Look("no prune", BLACK, ""),
+    "gatesight": Look("GateSight", BLUE, "o"),
+    "snapkv": Look("SnapKV", ORANGE, "s"),
+    "keydiff": Look("KeyDiff", GREEN, "^"),
+    "kvzip": Look("KVzip", RED, "D"),
+    "triattention": Look("TriAttention", PURPLE, "v"),
+    "random": Look("random", GREY, "x"),
+    "write_gate": Look("WG-KV", BLUE, "o"),
+    "local_attention": Look("Local Attention", SKY, "<"),
+    "duo_attention": Look("DuoAttention", ORANGE, "s"),
+}
+
+PREDICTORS = {
+    "mlp": Look("MLP (GateSight)", BLUE, "o"),
+    "ridge": Look("ridge", ORANGE, "s"),
+    "age_mlp": Look("MLP, age only", SKY, "<"),
+    "oracle": Look("best single head (oracle)", RED, "D"),
+    "write_slow": Look("slow-head β‖v‖", GREEN, "^"),
+    "age": Look("age, older first", PURPLE, "v"),
+    "write": Look("window-mean β‖v‖", "#8C6D31", "P"),
+    "random": Look("random", GREY, "x"),
+}
+
+# For names that are not listed: further colours that keep their distance, chosen by the name alone.
+SPARE_COLORS = ("#882255", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#661100", "#6699CC")
+SPARE_MARKERS = ("p", "*", "h", "X", "d", "8", ">", "P")
+
+
+def look(name: str, known: dict[str, Look] = METHODS) -> Look:
+    """The look of a method or predictor; a name that is not listed always gets the same one, from a hash of it."""
+    if name in known:
+        return known[name]
+    digest = hashlib.sha256(name.encode()).digest()
+    return Look(name, SPARE_COLORS[digest[0] % len(SPARE_COLORS)], SPARE_MARKERS[digest[1] % len(SPARE_MARKERS)])
+
+
+def model_title(model: str, lab: bool) -> str:
+    """A model's name as titles give it, saying that it is a lab model when it is one."""
+    return f"{model} (lab model)" if lab else model
+
+
+def caption(figure: Figure, text: str, width: float) -> None:
+    """Small print under a figure: what was averaged, what the bars are, what was left out."""
+    characters = int(width * 24)
+    figure.text(
+        0.01, -0.01, "\n".join(textwrap.wrap(text, characters)), ha="left", va="top", fontsize=5.5, color="0.35"
+    )
+
+
+def save(figure: Figure, pdf: str, png: str) -> None:
+    """Write PDF and PNG without a date, so that the same rows give the same files."""
+    figure.savefig(pdf, bbox_inches="tight", pad_inches=0.03, metadata={"CreationDate": None, "ModDate": None})
+    figure.savefig(png, bbox_inches="tight", pad_inches=0.03, metadata={"Software": None})
+    plt.close(figure)

@@ -1,0 +1,75 @@
+"""Short hashes of what a result depends on beside its input files, for Snakemake's ``params``.
+
+A rule that carries them runs again when the content changes, and not when only a date does, as after a git clone.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kvrepro.data.sources import Shipped, manifest, source
+from kvrepro.methods import admission, discovery, eviction
+from kvrepro.models import registry
+from kvrepro.models.loading import fingerprint
+
+
+@cache
+def weights(model: str) -> str:
+    """Identity of a model's weights: a hash of local files, or the hub's name and revision."""
+    entry = registry.entry(model)
+    if "hub" in entry:
+        return f"{entry['hub']}@{entry.get('revision', 'main')}"
+    path = Path(entry["path"])
+    return fingerprint(path) if (path / "config.json").exists() else "missing"
+
+
+@cache
+def tokenizer(model: str) -> str:
+    """Identity of a model's tokenizer."""
+    entry = registry.entry(model)
+    path = Path(entry.get("path", "")) / "tokenizer.json"
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if "path" in entry and path.exists() else weights(model)
+
+
+def corpus(entry: str | Mapping[str, Any]) -> str:
+    """Identity of a corpus: the checksum of one that ships with the repository, else what the config says of it."""
+    found = source(entry)
+    return manifest()[found.name]["sha256"][:16] if isinstance(found, Shipped) else str(found)
+
+
+def methods(eviction_table: Mapping[str, Mapping], admission_table: Mapping[str, Mapping]) -> dict[str, Any]:
+    """Per method of a config its options and a hash of the file that defines it."""
+    found = {}
+    for family, base, table in (
+        (eviction, eviction.Eviction, eviction_table),
+        (admission, admission.Admission, admission_table),
+    ):
+        known = discovery.methods(family, base)
+        for name, options in table.items():
+            file = Path(inspect.getfile(known[options.get("method", name)]))
+            found[name] = dict(options) | {"code": code([file])}
+    return found
+
+
+def code(paths: Iterable[Path | str]) -> str:
+    """Hash of Python files, or of those in folders; comments, docstrings and layout do not count."""
+    digest = hashlib.sha256()
+    for path in sorted(map(Path, paths)):
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            tree = ast.parse(file.read_text())
+            for node in ast.walk(tree):
+                body = getattr(node, "body", None)
+                if isinstance(body, list) and body and _is_docstring(body[0]):
+                    del body[0]
+            digest.update(ast.dump(tree).encode())
+    return digest.hexdigest()[:16]
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

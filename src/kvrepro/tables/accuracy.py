@@ -1,0 +1,63 @@
+"""RULER accuracy of every method at every kept fraction: the mean over tasks, and task by task."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvrepro.analysis.accuracy import Accuracy, accuracy, methods
+from kvrepro.figures.style import look, model_title
+from kvrepro.tables.markdown import Table, interval
+
+
+def ruler(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
+    """Mean over the tasks: a frame of method, budget, accuracy, low, high, tasks, items, excluded, and Markdown."""
+    result = accuracy(rows)
+    frame = _ordered(result, rows).assign(tasks=len(result.tasks), items=result.items, excluded=result.excluded)
+    title = f"RULER accuracy, {model_title(rows['model'].iloc[0], lab)}"
+    return frame, str(_pivot(title, frame, note(result)))
+
+
+def ruler_tasks(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
+    """Task by task: the frame of :func:`ruler` with a column task, and one Markdown table a task."""
+    model = model_title(rows["model"].iloc[0], lab)
+    frames, texts = [], [f"# RULER accuracy by task, {model}\n"]
+    for task in rows["task"].unique():
+        result = accuracy(rows, [task])
+        frame = _ordered(result, rows).assign(task=task, items=result.items, excluded=result.excluded)
+        frames.append(frame)
+        texts.append(str(_pivot(task, frame, note(result))))
+    return pd.concat(frames, ignore_index=True), "\n".join(texts)
+
+
+def note(result: Accuracy) -> str:
+    """What an accuracy table says of its numbers."""
+    tasks = f"mean over {len(result.tasks)} tasks" if len(result.tasks) > 1 else "one task"
+    pooled = ", resampled together over all tasks" if len(result.tasks) > 1 and result.items < 10 else ""
+    return (
+        f"Percent, {tasks} of {result.items} items, with 95 % bootstrap intervals over items{pooled}. A kept fraction "
+        f"is the share of the KV cache that is kept. {result.excluded} of {result.rows} rows failed a check and are "
+        "left out."
+    )
+
+
+def _ordered(result: Accuracy, rows: pd.DataFrame) -> pd.DataFrame:
+    """Unpruned model first, then the methods as the config names them, by kept fraction."""
+    names = ["dense", *methods(rows)]
+    table = result.table()
+    table = table[table["method"].isin(names)]
+    return table.sort_values("budget").sort_values("method", key=lambda c: c.map(names.index), kind="stable")
+
+
+def _pivot(title: str, frame: pd.DataFrame, text: str) -> Table:
+    """Methods down, kept fractions across; the best method of a kept fraction in bold."""
+    pruned = frame[frame["method"] != "dense"]
+    best = pruned[pruned["budget"] < 1].groupby("budget")["accuracy"].max()
+    budgets = sorted(pruned["budget"].unique())
+    cells = {
+        (r.method, r.budget): interval(r.accuracy, r.low, r.high, best=r.accuracy == best.get(r.budget))
+        for r in pruned.itertuples()
+    }
+    rows = [[look(m).label, *(cells.get((m, b), "–") for b in budgets)] for m in pruned["method"].unique()]
+    for r in frame[frame["method"] == "dense"].itertuples():
+        rows.insert(0, [look("dense").label, *["–"] * (len(budgets) - 1), interval(r.accuracy, r.low, r.high)])
+    return Table(title, ["method, kept fraction", *map(str, budgets)], rows, text)

@@ -1,0 +1,33 @@
+# Accuracy of every method at every kept fraction: one prefill of a context serves all of them.
+
+
+rule ruler_accuracy:
+    input:
+        unpack(artifacts),
+        model=model_files,
+        prompts=rules.ruler_prompts.output,
+    output:
+        rows=f"{RESULTS}/accuracy/{{model}}/ruler/{{task}}.parquet",
+        provenance=f"{RESULTS}/accuracy/{{model}}/ruler/{{task}}.parquet.json",
+    log:
+        f"{LOGS}/accuracy/{{model}}/ruler/{{task}}.log",
+    benchmark:
+        f"{BENCHMARKS}/accuracy/{{model}}/ruler/{{task}}.tsv"
+    conda:
+        "../../envs/conda.yaml"
+    threads: config["threads"]
+    resources:
+        gpu=GPU,
+    params:
+        kept=config["ruler"]["kept"],
+        tables=tables_of,
+        methods=method_identity,
+        weights=model_weights,
+    script:
+        "../scripts/accuracy.py"
+
+
+rule accuracy:
+    input:
+        expand(rules.ruler_accuracy.output, model=[*HYBRID, *DENSE], task=TASKS),
+        rules.prompts.input,

@@ -1,0 +1,36 @@
+# Every claim of the ledger with the published value, ours, and the verdict; committed results of other tiers beside it.
+
+
+rule claims_of_tier:
+    input:
+        ledger=sorted(map(str, Path("config/claims").glob("*.yaml"))),
+        rows=evidence_files(HERE),
+        reference=[row for where in REFERENCE for row in evidence_files(where)],
+    output:
+        csv=report(
+            f"{RESULTS}/claims.csv",
+            caption="../report/claims.rst",
+            category="claims",
+            labels={"claims": "verdicts", "tier": HERE},
+        ),
+        md=report(
+            f"{RESULTS}/claims.md",
+            caption="../report/claims.rst",
+            category="claims",
+            labels={"claims": "by place", "tier": HERE},
+        ),
+    log:
+        f"{LOGS}/claims.log",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        models={where: dict(SETTINGS[where]["models"]) for where in SETTINGS},
+        lab=[model for model, entry in registry.entries().items() if entry.get("lab")],
+        code=identity.code([PACKAGE / "claims", PACKAGE / "analysis"]),
+    script:
+        "../scripts/claims.py"
+
+
+rule claims:
+    input:
+        rules.claims_of_tier.output,

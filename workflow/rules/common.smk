@@ -1,0 +1,147 @@
+# Paths, and what input functions and params need to know of the config. The logic is in the library.
+from pathlib import Path
+
+import kvrepro
+from kvrepro import identity
+from kvrepro.config import load
+from kvrepro.data.sources import source
+from kvrepro.figures.registry import FIGURES, TABLES
+from kvrepro.methods import eviction
+from kvrepro.models import registry
+
+PACKAGE = Path(kvrepro.__file__).parent
+HERE = config["tier"]
+RESULTS = f"results/{HERE}"
+LOGS = f"logs/{HERE}"
+BENCHMARKS = f"{RESULTS}/benchmarks"
+HYBRID = config["models"]["hybrid"]
+DENSE = config["models"]["dense"]
+TASKS = config["ruler"]["tasks"]
+CORPORA = {source(entry).name: entry for entry in config["labels"]["corpora"]}
+GPU = int(config["device"].startswith("cuda"))
+
+# Committed results of other tiers, in the layout of results/<tier>, of which figures, tables and claims are drawn too.
+REFERENCE = {
+    f"reference/{path.name}": load({"tier": path.name})
+    for path in sorted(Path("results/reference").glob("*"))
+    if Path(f"config/tiers/{path.name}.yaml").exists()
+}
+SETTINGS = {HERE: config} | REFERENCE
+
+
+wildcard_constraints:
+    where="|".join(SETTINGS),
+    paper="gatesight|wg_kv",
+    model="[A-Za-z0-9._-]+",
+    task="[a-z0-9_]+",
+    corpus="[A-Za-z0-9._-]+",
+    suffix="(-[A-Za-z0-9._-]+)?",
+
+
+def model_files(wildcards):
+    """Files of a local model. Their content is in the params, so a date alone starts nothing."""
+    path = registry.entry(wildcards.model).get("path")
+    return [ancient(str(file)) for file in sorted(Path(path).glob("*"))] if path else []
+
+
+def model_weights(wildcards):
+    return identity.weights(wildcards.model)
+
+
+def model_tokenizer(wildcards):
+    return identity.tokenizer(wildcards.model)
+
+
+def models_of(where, paper):
+    """The models a paper's results are measured on in a tier; the first one's figures carry no suffix."""
+    return SETTINGS[where]["models"]["hybrid" if paper == "gatesight" else "dense"]
+
+
+def model_of(wildcards):
+    return wildcards.suffix[1:] or models_of(wildcards.where, wildcards.paper)[0]
+
+
+def suffixes(where, paper):
+    first, *more = models_of(where, paper)
+    return ["", *(f"-{model}" for model in more)]
+
+
+def lab_of(wildcards):
+    return registry.entry(model_of(wildcards)).get("lab", False)
+
+
+def accuracy_rows(wildcards):
+    """Accuracy of the model of a figure or table, task by task."""
+    root = f"results/{wildcards.where}/accuracy/{model_of(wildcards)}/ruler"
+    return [f"{root}/{task}.parquet" for task in SETTINGS[wildcards.where]["ruler"]["tasks"]]
+
+
+def predictor_rows(wildcards):
+    return f"results/{wildcards.where}/predictors/{model_of(wildcards)}.parquet"
+
+
+def corpus_entry(wildcards):
+    return CORPORA[wildcards.corpus]
+
+
+def corpus_identity(wildcards):
+    return identity.corpus(CORPORA[wildcards.corpus])
+
+
+def label_files(wildcards):
+    return [rules.label_corpus.output[0].format(model=wildcards.model, corpus=corpus) for corpus in CORPORA]
+
+
+def tables_of(wildcards):
+    """The method tables that are run on a model, by family."""
+    eviction_table = config["eviction"] if wildcards.model in HYBRID else {}
+    admission_table = config["admission"] if wildcards.model in DENSE else {}
+    return {"eviction": eviction_table, "admission": admission_table}
+
+
+def method_identity(wildcards):
+    tables = tables_of(wildcards)
+    return identity.methods(tables["eviction"], tables["admission"])
+
+
+def artifacts(wildcards):
+    """What the methods of a model need from the workflow, by the name of their field."""
+    named = tables_of(wildcards)["eviction"].items()
+    fields = {field for name, options in named for field in eviction.artifacts(options.get("method", name))}
+    return {field: f"{RESULTS}/{field}/{wildcards.model}.safetensors" for field in sorted(fields)}
+
+
+READS = {"accuracy": accuracy_rows, "predictors": predictor_rows}
+DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "analysis"])
+
+
+def table_files(where):
+    return [
+        f"results/{where}/tables/{paper}/{name}{suffix}.{kind}"
+        for name, table in TABLES.items()
+        for paper in table.papers
+        for suffix in suffixes(where, paper)
+        for kind in ("csv", "md")
+    ]
+
+
+def figure_files(where):
+    return [
+        f"figures/{where}/{paper}/{name}{suffix}.{kind}"
+        for name, figure in FIGURES.items()
+        for paper in figure.papers
+        for suffix in suffixes(where, paper)
+        for kind in ("pdf", "png")
+    ]
+
+
+def evidence_files(where):
+    """Tidy rows that claims are judged by. Committed results may lack some; claims then are not run there."""
+    settings = SETTINGS[where]["models"]
+    rows = [
+        f"results/{where}/accuracy/{model}/ruler/{task}.parquet"
+        for model in [*settings["hybrid"], *settings["dense"]]
+        for task in SETTINGS[where]["ruler"]["tasks"]
+    ]
+    rows += [f"results/{where}/predictors/{model}.parquet" for model in settings["hybrid"]]
+    return rows if where == HERE else [row for row in rows if Path(row).exists()]

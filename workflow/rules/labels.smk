@@ -1,0 +1,29 @@
+# The rollout utility of every KV entry, corpus by corpus, with the checks of GateSight Appendix B.
+
+
+rule label_corpus:
+    input:
+        model_files,
+    output:
+        f"{RESULTS}/labels/{{model}}/{{corpus}}.safetensors",
+    log:
+        f"{LOGS}/labels/{{model}}/{{corpus}}.log",
+    benchmark:
+        f"{BENCHMARKS}/labels/{{model}}/{{corpus}}.tsv"
+    conda:
+        "../../envs/conda.yaml"
+    threads: config["threads"]
+    resources:
+        gpu=GPU,
+    params:
+        settings={k: v for k, v in config["labels"].items() if k != "corpora"},
+        entry=corpus_entry,
+        corpus=corpus_identity,
+        weights=model_weights,
+    script:
+        "../scripts/labels.py"
+
+
+rule labels:
+    input:
+        expand(rules.label_corpus.output, model=HYBRID, corpus=CORPORA),

@@ -1,0 +1,36 @@
+# Tables as CSV and Markdown, from tidy rows alone; kvrepro.figures.registry says which rows each one reads.
+
+
+for name, table in TABLES.items():
+
+    rule:
+        name:
+            name if name.startswith("table") else f"table_{name}"
+        input:
+            READS[table.reads],
+        output:
+            csv=f"results/{{where}}/tables/{{paper}}/{name}{{suffix}}.csv",
+            md=report(
+                f"results/{{where}}/tables/{{paper}}/{name}{{suffix}}.md",
+                caption="../report/table.rst",
+                category="{paper}",
+                subcategory="tables",
+                labels={"table": name, "tier": "{where}"},
+            ),
+        log:
+            f"logs/{{where}}/tables/{{paper}}/{name}{{suffix}}.log",
+        wildcard_constraints:
+            paper="|".join(table.papers),
+        conda:
+            "../../envs/conda.yaml"
+        params:
+            name=name,
+            lab=lab_of,
+            code=DRAWING,
+        script:
+            "../scripts/table.py"
+
+
+rule tables:
+    input:
+        table_files(HERE),
