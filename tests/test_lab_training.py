@@ -1,11 +1,13 @@
 import random
-from dataclasses import replace
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvrepro.benchmarks import ruler
@@ -16,14 +18,15 @@ from kvrepro.errors import InputError
 from kvrepro.training.lab import checkpoint, evaluation
 from kvrepro.training.lab.batches import batches, make_batch
 from kvrepro.training.lab.config import LabConfig, Stage, load_config
-from kvrepro.training.lab.export import export_weights
+from kvrepro.training.lab.export import export_weights, model_card
 from kvrepro.training.lab.fast import FastForward
 from kvrepro.training.lab.model import build_model
-from kvrepro.training.lab.prepare import write_texts
+from kvrepro.training.lab.prepare import write_ngram, write_texts
 from kvrepro.training.lab.rows import ANSWER, EOS, SKIP, TEXT, RowMaker
 from kvrepro.training.lab.scan import TriangularInverse
 from kvrepro.training.lab.tokenizer import save_tokenizer, train_tokenizer
 from kvrepro.training.lab.train import Trainer, train
+from kvrepro.training.lab.train import main as train_main
 
 ROOT = Path(__file__).parent.parent
 VOCABULARY = 640
@@ -324,6 +327,34 @@ def test_export_loads_in_transformers(tmp_path, data, settings):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer.eos_token_id == EOS and tokenizer.decode([EOS]) == "<|endoftext|>"
     assert tokenizer.encode("12 a", add_special_tokens=False)[:2] == tokenizer.convert_tokens_to_ids(["1", "2"])
+
+
+def test_evaluation_and_model_card(tmp_path, data, capsys):
+    values = asdict(replace(CONFIG, batch_tokens=1024, total_steps=4, log_every=2))
+    values["stages"] = [asdict(STAGE)]
+    values = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(values))
+    few = [item for item in evaluation.read_items(data, 1024, 1) if item.task in ("vt", "qa_1")]
+    shutil.copytree(data, tmp_path / "data")
+    evaluation.write_items(tmp_path / "data", 1024, few)
+    write_ngram(tmp_path / "data", VOCABULARY)
+    config, folders = load_config(path), []
+    for seed in (0, 1):
+        run = tmp_path / f"run{seed}"
+        arguments = ["--config", path, "--data", tmp_path / "data", "--seed", seed, "--workers", 0, "--device", "cpu"]
+        train_main([str(a) for a in [*arguments, "--out", run]])
+        arguments = ["run", "--config", path, "--data", tmp_path / "data", "--run", run, "--lengths", 1024]
+        evaluation.main([str(a) for a in [*arguments, "--device", "cpu"]])
+        folders.append(tmp_path / f"out{seed}")
+        export_weights(config, run, tmp_path / "data", folders[-1])
+    assert "complete: step 4" in capsys.readouterr().out
+    accuracy = {s: {"ruler_1024": {"vt": 12.5 + s}, "items_per_task": 9} for s in (0, 1)}
+    quick, official = model_card(config, folders, 1), model_card(config, folders, 1, accuracy)
+    assert "quick evaluation, 1 items" in quick and "| qa_1 |" in quick
+    assert "evaluation rule, 9 items" in official and "| vt | 12.5 | 13.5 |" in official
+    for card in (quick, official):
+        assert "| seed 0 | seed 1 | interpolated 3-gram |" in card and "King James" not in card and "PSF-2.0" in card
 
 
 # --- config ----------------------------------------------------------------------------------------------------------

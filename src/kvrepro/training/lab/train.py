@@ -165,7 +165,7 @@ def train(
             trainer.save()
             saved = time.monotonic()
             if late:
-                say(f"stopped at step {step} of {config.total_steps} after {max_seconds:.0f} s; run again to continue")
+                say(f"out of time at step {step} of {config.total_steps}; run again to continue")
                 return False
     trainer.save()
     (trainer.run / "done").touch()
