@@ -22,7 +22,7 @@ def half_lives(labelled: Sequence[LabelledCorpus]) -> torch.Tensor:
 
 
 def static_half_lives(lm: LoadedModel) -> torch.Tensor:
-    """Half-life read from the weights, ln 2 / (exp(A_log) softplus(dt_bias)), at zero input: [gdn_layers, gdn_heads]."""
+    """Half-life at zero input, ln 2 / (exp(A_log) softplus(dt_bias)), from the weights: [gdn_layers, gdn_heads]."""
     layers = [decoder_layers(lm.model)[i].linear_attn for i in lm.geometry.gdn_layers]
     rates = [x.A_log.double().exp() * torch.nn.functional.softplus(x.dt_bias.double()) for x in layers]
     return math.log(2) / torch.stack(rates).cpu()

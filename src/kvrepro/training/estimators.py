@@ -32,7 +32,7 @@ class Recipe:
     window: int = WINDOW
     seed: int = 0
     batch: int = 512
-    ridge: float = 1e-2
+    ridge: float = 0.1
 
     def __post_init__(self):
         if min(self.hidden, self.epochs, self.positions, self.batch) < 1 or self.window < 0:
