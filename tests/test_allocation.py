@@ -41,7 +41,7 @@ def test_gate_proportional_by_hand():
 
 
 def test_a_layers_gate_is_the_mean_of_its_heads():
-    per_head = torch.tensor([[1.0, 3.0], [6.0, 2.0]])
+    per_head = torch.tensor([[1.0, 3.0], [5.0, 3.0]])
     got, want = (allocate("gate_proportional", 0.3, 101, 1, 2, 2, w) for w in (per_head, torch.tensor([2.0, 4.0])))
     assert torch.equal(got, want) and got.tolist() == [[20, 20], [40, 40]]
 
