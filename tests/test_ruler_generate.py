@@ -8,12 +8,13 @@ import re
 from collections import Counter
 
 import pytest
-from ruler_tools import offline, text_of, tokenizer, words
+from ruler_tools import offline, prose, text_of, tokenizer, words
 
 from kvrepro.benchmarks import ruler
 from kvrepro.benchmarks.example import render
 from kvrepro.benchmarks.ruler import aggregation, definitions, draws, facts, niah
 from kvrepro.benchmarks.ruler.fit import largest_fitting
+from kvrepro.benchmarks.ruler.problem import scatter
 from kvrepro.benchmarks.ruler.sources import Prose
 from kvrepro.errors import InputError
 
@@ -56,7 +57,8 @@ def test_every_named_minimum_is_enough(task):
     with pytest.raises(InputError) as raised:
         make(task, 150 if task == "fwe" else 40, n=1)
     least = int(re.search(r"at least (\d+) tokens", str(raised.value))[1])
-    assert make(task, least + 10, n=1)  # the form's own draws do not depend on the length, so it fits from there on
+    shortest = make(task, least + 10, n=1)[0]
+    assert shortest.info["published_form"] == (task not in ("vt", "cwe"))
 
 
 @pytest.mark.parametrize("task", ruler.TASKS)
@@ -128,8 +130,26 @@ def test_needle_in_prose_stands_between_sentences_at_a_published_depth():
     for example in make("niah_multikey_1", n=5):
         before = re.split(r"One of the special magic numbers for \S+ is: \d+\. ?", example.context)
         assert len(before) == 5
+        assert " ".join("".join(before).split()) in " ".join([*prose(), *prose()])
         at_end = before[-1] == ""  # a needle at depth 100 follows the last sentence, which is cut to the length
         assert all(part == "" or part.endswith(". ") for part in before[: -2 if at_end else -1])
+
+
+def test_values_are_asked_in_another_order_than_the_text_has_them():
+    orders = []
+    for example in make("niah_multivalue", n=8):
+        places = [example.context.index(value) for value in example.questions[0].references]
+        orders.append(places == sorted(places))
+    assert not all(orders)
+
+
+def test_inserts_stand_before_distinct_lines():
+    lines = [str(n) for n in range(6)]
+    for seed in range(20):
+        merged = scatter(lines, ["a", "b", "c"], random.Random(seed))
+        assert [text for text in merged if text.isdigit()] == lines
+        assert re.fullmatch(r"\d*a\d+b\d+c\d+", "".join(merged))
+    assert scatter([], ["a", "b"], random.Random(0)) == ["a", "b"]
 
 
 def test_variable_tracking_follows_the_chain():
@@ -168,6 +188,7 @@ def test_common_words_take_other_words_when_the_split_runs_out():
     few = ruler.offline([], words()[:900])
     example = ruler.generate("cwe", 1, 8192, tokenizer(), 1, few)[0]
     assert example.info["words_held_out"] is False
+    assert set(Counter(re.findall(r"\d+\. (\S+)", example.context)).values()) == {30, 3}  # no word from both lists
     assert {draws.split_of(word) for word in example.questions[0].references} == {"eval"}
     with pytest.raises(InputError, match="distinct words: pass a longer list"):
         ruler.generate("cwe", 1, 32768, tokenizer(), 1, few)
@@ -194,6 +215,8 @@ def test_questions_about_facts_are_answered_by_the_documents():
             sum(subject in document and example.questions[0].references[0] in document for document in documents) == 1
         )
         assert example.info["documents"] == len(documents)
+    first = [example.context.index(example.questions[0].references[0]) for example in make("qa_1", n=8)]
+    assert max(first) > 800  # the golden document is not always the first
     for example in make("qa_2", n=6):
         documents = re.split(r"(?:\n\n|^)Document \d+:\n", example.context)[1:]
         person = re.search(r"where (\w+ \w+) was born", example.questions[0].text)[1]
@@ -263,10 +286,10 @@ def test_parts_tokenise_as_the_whole():
 
 
 def test_prose_goes_on_from_its_start():
-    prose = Prose(("One two three.", "Four five.", "Six."))
-    assert prose.words(0, 4) == ["One two three.", "Four"]
-    assert prose.words(1, 5) == ["Four five.", "Six.", "One two"]
-    assert prose.words(2, 13) == [
+    text = Prose(("One two three.", "Four five.", "Six."))
+    assert text.words(0, 4) == ["One two three.", "Four"]
+    assert text.words(1, 5) == ["Four five.", "Six.", "One two"]
+    assert text.words(2, 13) == [
         "Six.",
         "One two three.",
         "Four five.",

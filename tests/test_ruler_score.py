@@ -1,4 +1,4 @@
-"""RULER's two metrics, by hand and against lm-eval's, which differs for question answering."""
+"""RULER's two metrics, worked out by hand."""
 
 from __future__ import annotations
 
@@ -41,18 +41,3 @@ def test_no_references_is_an_error():
         ruler.score("qa_1", "x", [])
     with pytest.raises(InputError, match="unknown"):
         ruler.score("qa_3", "x", ["x"])
-
-
-def test_lm_eval_scores_differ_only_in_question_answering():
-    """lm-eval's string_match_part gives the share of aliases found, the official one 1 when any is found."""
-    theirs = pytest.importorskip("lm_eval.tasks.ruler.common_utils")
-    for task, prediction, references, expected in CASES:
-        document = {"max_length": 4096, "outputs": references}
-        if not task.startswith("qa"):
-            assert theirs.process_results(document, [prediction])["4096"] == pytest.approx(expected)
-            continue
-        found = sum(reference.lower() in prediction.lower() for reference in references)
-        assert theirs.process_results_part(document, [prediction])["4096"] == pytest.approx(found / len(references))
-    assert ruler.score("qa_1", "the year was 1066", ["1066", "in 1066", "AD 1066"]) == 1.0
-    document = {"max_length": 4096, "outputs": ["1066", "in 1066", "AD 1066"]}
-    assert theirs.process_results_part(document, ["the year was 1066"])["4096"] == pytest.approx(1 / 3)
