@@ -16,6 +16,7 @@ from kvrepro.labels.rollout import Sampling, rollout, sample
 from kvrepro.labels.utility import Rows, utility
 from kvrepro.models.attention import observing
 from kvrepro.models.capture import decoder_layers, prefill
+from kvrepro.models.loading import load
 
 FEW = Settings(Sampling(continuations=3, max_tokens=6), check_entries=5, batch=2)
 
@@ -271,3 +272,8 @@ def test_labels_that_are_not_numbers_are_refused(tiny_hybrid, documents, tmp_pat
     labels.save(tmp_path / "c.safetensors", lm, "c", [doc], FEW)
     with pytest.raises(InputError, match=r"c\.safetensors holds values of document 0 that are not finite"):
         LabelledCorpus(tmp_path / "c.safetensors")[0]
+
+
+def test_a_model_in_bfloat16_passes_its_checks(tiny_hybrid_dir, documents):
+    doc = label_document(load(str(tiny_hybrid_dir), dtype=torch.bfloat16), documents[0], FEW, 0)
+    assert doc.checks["closed_form_error"] <= 1.4e-5 and 1e-4 < doc.checks["module_error"] <= 2e-2

@@ -96,8 +96,8 @@ def label_documents(
         context = slice(len(head), parent.n - len(tail))
         labelled.append(
             Labels(
-                signals=parent.signals[:, context],
-                utility=torch.stack([u.amax(0) for u in utilities])[..., context],
+                signals=parent.signals[:, context].cpu(),
+                utility=torch.stack([u.amax(0) for u in utilities])[..., context].cpu(),
                 layer_gates=_layer_gates(parent, context),
                 seed=seed,
                 token_sha256=token_sha256(documents[i]),
@@ -127,7 +127,7 @@ def _layer_gates(parent: Prefill, context: slice) -> torch.Tensor | None:
     if parent.output_gates is None:
         return None
     kv_heads = parent.geometry.kv_heads
-    return torch.stack([x[:, context].unflatten(0, (kv_heads, -1)).amax(1).mean() for x in parent.output_gates])
+    return torch.stack([x[:, context].unflatten(0, (kv_heads, -1)).amax(1).mean() for x in parent.output_gates]).cpu()
 
 
 def token_sha256(tokens: torch.Tensor) -> str:

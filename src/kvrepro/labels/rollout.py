@@ -65,7 +65,7 @@ def rollout(
     lengths = torch.tensor([p.n for p in documents], device=lm.device).repeat_interleave(m)
     logits = torch.stack([p.next_logits for p in documents]).repeat_interleave(m, 0)
     cache, start = _joined(lm, documents, m)
-    eos = torch.tensor(sorted(lm.eos), device=lm.device)
+    eos = torch.tensor(sorted(lm.eos), dtype=torch.long, device=lm.device)
     tokens, done = [], torch.zeros(len(lengths), dtype=torch.bool, device=lm.device)
     with _recording(lm, m) as record:
         for step in range(steps):
