@@ -11,8 +11,9 @@ from scipy.stats import spearmanr
 from synthetic_labels import GEOMETRY, corpus, document
 
 from kvrepro.analysis.memory import SlowHeads, half_lives, slow_heads, static_half_lives
-from kvrepro.analysis.predictors import PREDICTORS, example_layer, example_rows, oracle_cells, predictor_rows, untrained
-from kvrepro.analysis.ranking import METRICS, ranking, spearman, top_count
+from kvrepro.analysis.names import METRICS, PREDICTORS
+from kvrepro.analysis.predictors import example_layer, example_rows, oracle_cells, predictor_rows, untrained
+from kvrepro.analysis.ranking import ranking, spearman, top_count
 from kvrepro.errors import InputError
 from kvrepro.models.capture import prefill
 from kvrepro.results import SCHEMA

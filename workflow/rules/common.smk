@@ -5,7 +5,7 @@ import kvrepro
 from kvrepro import identity
 from kvrepro.config import load
 from kvrepro.data.sources import source
-from kvrepro.figures.registry import FIGURES, TABLES
+from kvrepro.products import FIGURES, TABLES
 from kvrepro.methods import eviction
 from kvrepro.models import registry
 

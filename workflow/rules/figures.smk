@@ -1,4 +1,4 @@
-# Figures as PDF and PNG, from tidy rows alone; kvrepro.figures.registry says which rows each one reads.
+# Figures as PDF and PNG, from tidy rows alone; kvrepro.products says which rows each one reads.
 
 
 for name, figure in FIGURES.items():

@@ -1,4 +1,4 @@
-# Tables as CSV and Markdown, from tidy rows alone; kvrepro.figures.registry says which rows each one reads.
+# Tables as CSV and Markdown, from tidy rows alone; kvrepro.products says which rows each one reads.
 
 
 for name, table in TABLES.items():

@@ -1,7 +1,7 @@
 """One figure as PDF and PNG."""
 
 from kvrepro.figures import style
-from kvrepro.figures.registry import FIGURES
+from kvrepro.products import FIGURES
 from kvrepro.results import read_rows
 from kvrepro.script import job
 

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
+from kvrepro.analysis.gates import gate_rows
 from kvrepro.analysis.memory import slow_heads
 from kvrepro.analysis.predictors import example_rows, predictor_rows
-from kvrepro.analysis.summary import gate_rows
 from kvrepro.estimators import folds
 from kvrepro.labels.corpus import LabelledCorpus, check_rows
 from kvrepro.models.geometry import Geometry

@@ -2,7 +2,7 @@
 
 from kvrepro.benchmarks import ruler
 from kvrepro.models import registry
-from kvrepro.models.loading import load_tokenizer
+from kvrepro.models.tokenizer import load_tokenizer
 from kvrepro.script import job
 
 with job(snakemake):

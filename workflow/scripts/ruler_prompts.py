@@ -3,7 +3,7 @@
 from kvrepro.benchmarks import ruler
 from kvrepro.data import corpora
 from kvrepro.models import registry
-from kvrepro.models.loading import load_tokenizer
+from kvrepro.models.tokenizer import load_tokenizer
 from kvrepro.script import job
 
 with job(snakemake):

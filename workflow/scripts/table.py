@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kvrepro.figures.registry import TABLES
+from kvrepro.products import TABLES
 from kvrepro.results import atomic, read_rows, write_text
 from kvrepro.script import job
 

@@ -20,22 +20,6 @@ from kvrepro.labels.corpus import LabelledCorpus, Labels, document_seed
 from kvrepro.models.geometry import Geometry
 
 ORACLE_PERCENT = 10
-#: Predictors by name, as the paper's Table 5 lists them.
-PREDICTORS = {
-    "random": "random",
-    "age": "age (older first)",
-    "v_preceding": "‖v‖, preceding GDN layer",
-    "beta": "β, window mean",
-    "forget": "-g, window mean",
-    "retention": "retention exp(g), window mean",
-    "write": "β‖v‖, window mean",
-    "v_slow": "‖v‖ into slow heads",
-    "write_slow": "slow-head β‖v‖",
-    "oracle": "best single GDN head (oracle)",
-    "age_mlp": "per-head MLP, 3 age features only (control)",
-    "ridge": "ridge regression",
-    "mlp": "per-head MLP (GateSight)",
-}
 #: Of 16 attention layers (the 3rd to the 63rd of 64 layers) Figure 5 shows the 14th.
 EXAMPLE_DEPTH = 13 / 15
 
@@ -96,7 +80,7 @@ def predictor_rows(
 ) -> pd.DataFrame:
     """Tidy rows, experiment ``predictors``: one per predictor, attention layer, document and metric.
 
-    Columns: method is a key of PREDICTORS, task the corpus, item the document, metric one of ranking.METRICS (a
+    Columns: method is a key of PREDICTORS, task the corpus, item the document, metric one of METRICS (a
     fraction, mean over KV heads), options ``{"layer": l}``, with ``"slow_heads"`` and ``"stand_in"`` for predictors
     that read the slow set. Raises InputError when a corpus has no fold.
     """

@@ -6,10 +6,8 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 
+from kvrepro.analysis.names import PERCENT
 from kvrepro.errors import InputError
-
-PERCENT = (5, 10, 20)
-METRICS = ("spearman", *(f"{kind}@{p}" for kind in ("overlap", "coverage") for p in PERCENT))
 
 
 def top_count(percent: int, n: int) -> int:

@@ -10,10 +10,9 @@ import pandas as pd
 
 from kvrepro.analysis import bootstrap
 from kvrepro.analysis.bootstrap import Estimate
-from kvrepro.analysis.ranking import METRICS
+from kvrepro.analysis.names import METRICS
 from kvrepro.data.sources import manifest
 from kvrepro.errors import InputError
-from kvrepro.labels.corpus import LabelledCorpus
 
 DOCUMENT = ["task", "item"]
 
@@ -73,27 +72,3 @@ def corpora_of_kind(names: Sequence[str], kind: str) -> list[str]:
     """Corpora of a kind of text: by the manifest for those of the repository, else by their name."""
     shipped = manifest()
     return [name for name in names if kind in shipped.get(name, {"kind": name})["kind"]]
-
-
-def gate_rows(labelled: Sequence[LabelledCorpus], tier: str) -> list[dict]:
-    """Tidy rows of the mean output gate of each attention layer in each document, experiment ``layer_gates`` (§4.2)."""
-    return [
-        {
-            "paper": "gatesight",
-            "experiment": "layer_gates",
-            "tier": tier,
-            "model": corpus.meta["model"],
-            "method": "output_gate",
-            "options": json.dumps({"layer": layer}),
-            "budget": None,
-            "task": corpus.name,
-            "item": i,
-            "metric": "gate",
-            "value": value,
-            "seed": corpus.meta["settings"]["seed"],
-        }
-        for corpus in labelled
-        for i, doc in enumerate(corpus)
-        if doc.layer_gates is not None
-        for layer, value in zip(corpus.meta["geometry"]["attention_layers"], doc.layer_gates.tolist(), strict=True)
-    ]

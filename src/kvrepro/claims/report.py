@@ -157,8 +157,8 @@ def _explanation(tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> str:
     ]
     return (
         f"{labelled}Numbers in brackets are 95 % bootstrap intervals. *Reproduced* and *direction holds* need the "
-        "whole interval to meet the condition, *contradicted* needs none of it to; between the two a claim is *undecided*. "
-        "*Not run here*: this tier has no rows for it; *not built*: no code computes it yet. How each claim is judged, "
+        "whole interval to meet the condition, *contradicted* needs none of it to; between the two a claim is "
+        "*undecided*. *Not run here*: this tier has no rows for it; *not built*: no code computes it yet. How each claim is judged, "
         "and the command that reruns it, is in claims.csv and workflow/schemas/claims.schema.yaml. "
         f"Hardware: {'; '.join(hardware)}.\n"
     )

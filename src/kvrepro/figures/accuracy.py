@@ -31,7 +31,8 @@ def figure_4b(rows: pd.DataFrame, lab: bool = False) -> Figure:
 
 def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
     """The panels of Figure 4b task by task, in the order of the rows."""
-    tasks = list(rows["task"].unique())
+    overall = accuracy(rows)
+    tasks = overall.tasks
     columns = min(5, len(tasks))
     lines = math.ceil((len(tasks) + 1) / columns)  # one more for the legend
     figure, grid = plt.subplots(
@@ -52,7 +53,7 @@ def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
     for axes in panels[:-columns]:
         axes.set_xlabel("")
     figure.suptitle(f"{model_title(rows['model'].iloc[0], lab)}, RULER {_length(rows)} by task", fontsize=7.5)
-    caption(figure, _note(accuracy(rows), rows, lab), PAGE)
+    caption(figure, _note(overall, rows, lab), PAGE)
     return figure
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from kvrepro.errors import InputError
 from kvrepro.models import attention, registry
 from kvrepro.models.geometry import Geometry, geometry
+from kvrepro.models.tokenizer import load_tokenizer
 
 logging.getLogger("transformers").setLevel(logging.ERROR)  # its notes on missing CUDA kernels are no news on a CPU
 # the old argument name is the one that every supported version of transformers takes
@@ -50,17 +51,6 @@ def fingerprint(directory: Path) -> str:
         with file.open("rb") as f:
             digest.update(hashlib.file_digest(f, "sha256").digest())
     return digest.hexdigest()[:16]
-
-
-def load_tokenizer(name: str) -> Any:
-    """The tokenizer of a model of ``config/models.yaml``, or of a directory, without its weights."""
-    spec = {"path": name} if Path(name).is_dir() else registry.entry(name)
-    source = spec.get("path") or spec["hub"]
-    try:
-        return AutoTokenizer.from_pretrained(source, revision=spec.get("revision", "main"))
-    except Exception as error:  # transformers and huggingface_hub raise many kinds here
-        reason = str(error).splitlines()[0][:200]
-        raise InputError(f"tokenizer of {name!r} cannot be loaded from {source}: {reason}; restore it.") from error
 
 
 def load(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> LoadedModel:

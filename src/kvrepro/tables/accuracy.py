@@ -19,9 +19,10 @@ def ruler(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
 
 def ruler_tasks(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
     """Task by task: the frame of :func:`ruler` with a column task, and one Markdown table a task."""
+    tasks = accuracy(rows).tasks
     model = model_title(rows["model"].iloc[0], lab)
     frames, texts = [], [f"# RULER accuracy by task, {model}\n"]
-    for task in rows["task"].unique():
+    for task in tasks:
         result = accuracy(rows, [task])
         frame = _ordered(result, rows).assign(task=task, items=result.items, excluded=result.excluded)
         frames.append(frame)

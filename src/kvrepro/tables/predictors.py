@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from kvrepro.analysis import summary
-from kvrepro.analysis.predictors import PREDICTORS
-from kvrepro.analysis.ranking import METRICS
+from kvrepro.analysis.names import METRICS, PREDICTORS
 from kvrepro.figures.style import model_title
 from kvrepro.tables.markdown import Table, interval
 

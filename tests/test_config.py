@@ -1,0 +1,156 @@
+"""Tier configs: what loads, and the one sentence for what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kvrepro import config, identity
+from kvrepro.errors import InputError
+
+
+def sentence(**overrides) -> str:
+    with pytest.raises(InputError) as caught:
+        config.load({"tier": "quick"} | overrides)
+    text = str(caught.value)
+    assert "\n" not in text and text.endswith(".")
+    return text
+
+
+@pytest.mark.parametrize("tier", ["quick", "lab", "paper"])
+def test_shipped_tiers_are_valid(tier):
+    settings = config.load({"tier": tier})
+    assert settings["tier"] == tier and len(settings["ruler"]["tasks"]) == 13
+
+
+def test_lab_is_the_grid_of_the_paper():
+    ruler = config.load({"tier": "lab"})["ruler"]
+    assert ruler["items"] == 100 and ruler["length"] == 4096
+    assert ruler["kept"] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+
+
+def test_a_tier_changes_only_what_it_names():
+    quick, base = config.load({"tier": "quick"}), config.read_tier("base")
+    assert quick["estimators"] == base["estimators"]
+    assert quick["labels"]["corpora"] == base["labels"]["corpora"]
+    assert quick["labels"]["documents"] != base["labels"]["documents"]
+
+
+def test_overrides_are_laid_over_the_tier_and_null_removes():
+    settings = config.load({"tier": "quick", "ruler": {"items": 3}, "eviction": {"keydiff": None}})
+    assert settings["ruler"]["items"] == 3 and settings["ruler"]["length"] > 3
+    assert "keydiff" not in settings["eviction"] and "random" in settings["eviction"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        ({"tier": "quik"}, ["tier", "'quik'", "did you mean 'quick'"]),
+        ({"rulr": {}}, ["'rulr'", "did you mean 'ruler'", "labels"]),
+        ({"ruler": {"item": 3}}, ["ruler", "'item'", "did you mean 'items'"]),
+        ({"ruler": {"kept": [0]}}, ["ruler.kept[0]", "0 must be above 0", "kept, not removed"]),
+        ({"ruler": {"kept": [1.5]}}, ["ruler.kept[0]", "at most 1"]),
+        ({"ruler": {"kept": [0.5, 0.5]}}, ["ruler.kept", "repeat"]),
+        ({"ruler": {"length": 100}}, ["ruler.length", "100 must be at least 512"]),
+        ({"ruler": {"items": "two"}}, ["ruler.items", "type integer"]),
+        ({"ruler": {"tasks": ["niah_sngle_1"]}}, ["ruler.tasks", "did you mean 'niah_single_1'"]),
+        ({"ruler": {"sources": {"prose": "kvj"}}}, ["ruler.sources.prose", "did you mean 'kjv'"]),
+        ({"models": {"hybrid": ["lab-hybird"]}}, ["models.hybrid", "did you mean 'lab-hybrid'"]),
+        ({"eviction": {"snapvk": {}}}, ["eviction", "did you mean 'snapkv'", "keydiff"]),
+        ({"eviction": {"snapkv": {"windw": 3}}}, ["snapkv", "did you mean 'window'"]),
+        ({"eviction": {"snapkv": {"window": 0}}}, ["snapkv", "window"]),
+        ({"eviction": {"snapkv": {"allocation": "flt"}}}, ["allocation", "did you mean 'flat'"]),
+        ({"admission": {"local_attenton": {}}}, ["admission", "did you mean 'local_attention'"]),
+        ({"admission": {"local_attention": {"sinks": 900}}}, ["900 sinks", "lower local_attention.sinks"]),
+        ({"labels": {"corpora": ["kjv", "stdlb"]}}, ["labels.corpora", "did you mean 'stdlib'"]),
+        ({"labels": {"corpora": ["kjv"]}}, ["labels.corpora", "at least 2"]),
+        ({"labels": {"corpora": ["kjv", "kjv"]}}, ["labels.corpora", "twice"]),
+        ({"labels": {"tokens": [300, 200]}}, ["labels.tokens", "300 to 200"]),
+        ({"device": "gpu"}, ["device", "cuda"]),
+        ({"estimators": {"learning_rate": 0}}, ["estimators.learning_rate", "above 0"]),
+    ],
+    ids=str,
+)
+def test_a_fault_is_one_sentence(overrides, parts):
+    text = sentence(**overrides)
+    for part in parts:
+        assert part in text, text
+
+
+def test_a_missing_tier_key():
+    with pytest.raises(InputError, match="the key tier is missing"):
+        config.load({})
+
+
+def test_a_tier_file_that_is_not_yaml(tmp_path, monkeypatch):
+    (tmp_path / "bad.yaml").write_text("ruler: [1,\n  items: 3")
+    monkeypatch.setattr(config, "TIERS", tmp_path)
+    with pytest.raises(InputError, match=r"bad\.yaml is not YAML"):
+        config.load({"tier": "bad"})
+
+
+def test_a_model_in_the_wrong_role(tmp_path, monkeypatch, tiny_dense_dir):
+    models = {"lab-hybrid": {"path": str(tiny_dense_dir)}, "lab-dense": {"path": str(tiny_dense_dir)}}
+    registry = tmp_path / "models.yaml"
+    registry.write_text(yaml.safe_dump({"models": models}))
+    monkeypatch.setattr(config.registry.entries, "__defaults__", (registry,))
+    assert "name it under models.dense" in sentence()
+
+
+def test_a_registry_entry_without_a_place(tmp_path, monkeypatch):
+    registry = tmp_path / "models.yaml"
+    registry.write_text("models: {lab-hybrid: {dtype: float32}}")
+    monkeypatch.setattr(config.registry.entries, "__defaults__", (registry,))
+    assert "give exactly one of path and hub" in sentence()
+
+
+def test_ready_names_what_this_machine_lacks(monkeypatch, tmp_path):
+    import torch
+
+    settings = config.load({"tier": "lab", "models": {"hybrid": ["Qwen3.8-27B"], "dense": ["Qwen3-4B-Instruct-2507"]}})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="no CUDA GPU is visible"):
+        config.ready(settings)
+    config.ready(settings, local=False)  # a cluster's jobs run elsewhere
+    settings["ruler"]["sources"] = {"essays": str(tmp_path / "none.json")}
+    with pytest.raises(InputError, match=r"ruler.sources.essays: .* does not exist"):
+        config.ready(settings, local=False)
+
+
+def test_ready_wants_the_weights(monkeypatch, tmp_path):
+    settings = config.load({"tier": "quick"})
+    registry = tmp_path / "models.yaml"
+    registry.write_text(yaml.safe_dump({"models": {n: {"path": str(tmp_path)} for n in ("lab-hybrid", "lab-dense")}}))
+    monkeypatch.setattr(config.registry.entries, "__defaults__", (registry,))
+    with pytest.raises(InputError, match="holds no weights"):
+        config.ready(settings)
+
+
+def test_every_schema_key_is_described():
+    def undescribed(node: dict, path: str):
+        for key, child in node.get("properties", {}).items():
+            if "description" not in child:
+                yield f"{path}.{key}"
+            yield from undescribed(child, f"{path}.{key}")
+
+    for name in ("config", "models"):
+        schema = yaml.safe_load(Path(f"workflow/schemas/{name}.schema.yaml").read_text())
+        assert list(undescribed(schema, name)) == []
+
+
+def test_code_identity_ignores_comments_and_docstrings(tmp_path):
+    file = tmp_path / "method.py"
+    file.write_text('"""One."""\ndef f(x):\n    """Doc."""\n    return x + 1\n')
+    first = identity.code([file])
+    file.write_text('"""Two."""\n\n\ndef f(x):\n    # why\n    return x + 1\n')
+    assert identity.code([file]) == first
+    file.write_text("def f(x):\n    return x + 2\n")
+    assert identity.code([file]) != first
+
+
+def test_method_identity_names_options_and_code():
+    found = identity.methods({"short": {"method": "snapkv", "window": 8}, "random": {}}, {"local_attention": {}})
+    assert list(found) == ["short", "random", "local_attention"]
+    assert found["short"]["window"] == 8 and found["short"]["code"] != found["random"]["code"]

@@ -1,0 +1,201 @@
+"""Figures and tables from synthetic rows: what they read, what they leave out, what they say when rows are missing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_rows import KEPT, TASKS, accuracy_rows, predictor_rows
+
+from kvrepro.analysis import bootstrap, summary
+from kvrepro.analysis.accuracy import accuracy
+from kvrepro.errors import InputError
+from kvrepro.figures import style
+from kvrepro.figures.accuracy import figure_4b, figure_11
+from kvrepro.figures.predictors import figure_5, figure_8
+from kvrepro.products import FIGURES, TABLES
+from kvrepro.tables.accuracy import ruler, ruler_tasks
+from kvrepro.tables.markdown import interval
+from kvrepro.tables.predictors import table_1, table_5
+
+METHODS = {"gatesight": 0.75, "random": 0.25}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return accuracy_rows(METHODS)
+
+
+@pytest.fixture(scope="module")
+def predictors():
+    return predictor_rows()
+
+
+def rows_for(product, rows, predictors):
+    return rows if product.reads == "accuracy" else predictors
+
+
+# Bootstrap
+
+
+def test_means_are_over_units_and_then_over_blocks():
+    blocks = [np.array([[0.0, 1.0]] * 10), np.array([[1.0, np.nan]] * 10 + [[1.0, 0.0]] * 10)]
+    found = bootstrap.mean(blocks)
+    assert found.value == pytest.approx([0.5, 0.5])
+    assert (found.low == found.value).all() and (found.high == found.value).all()
+
+
+def test_the_interval_covers_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    hits = 0
+    for trial in range(200):
+        found = bootstrap.mean([(rng.random((60, 1)) < 0.3).astype(float)], seed=trial)
+        hits += bool(found.low[0] <= 0.3 <= found.high[0])
+    assert 180 <= hits <= 199
+
+
+def test_a_difference_is_taken_on_the_same_units():
+    x = np.random.default_rng(0).random((40, 1))
+    found = bootstrap.mean([np.hstack([x, x - 0.1])]).map(lambda v: v[..., 0] - v[..., 1])
+    assert found.low == pytest.approx(0.1) and found.high == pytest.approx(0.1)
+
+
+def test_few_units_are_resampled_over_all_blocks():
+    blocks = [np.array([[1.0], [1.0]]) for _ in range(6)] + [np.array([[0.0], [0.0]])]
+    found = bootstrap.mean(blocks)
+    assert found.value[0] == pytest.approx(6 / 7) and found.units == 14
+    assert found.low[0] < 6 / 7 < found.high[0]
+
+
+# Accuracy
+
+
+def test_accuracy_is_the_mean_over_items_and_tasks(rows):
+    table = accuracy(rows).table().set_index(["method", "budget"])["accuracy"]
+    assert table["gatesight", 0.1] == pytest.approx(75)
+    assert table["random", 0.1] == pytest.approx(25)
+    assert table["dense", 1.0] == table["gatesight", 1.0] == 100
+
+
+def test_rows_that_failed_a_check_are_counted_and_not_averaged(rows):
+    marked = rows.copy()
+    wrong = (marked["method"] == "gatesight") & (marked["budget"] == 0.1) & (marked["value"] == 0)
+    marked.loc[wrong, ["ok", "failed_checks"]] = [False, "kept_entries"]
+    result = accuracy(marked)
+    assert result.excluded == wrong.sum() > 0
+    assert result["gatesight", 0.1].value == 100
+    assert f"{wrong.sum()} of {len(rows)} rows failed a check" in ruler(marked)[1]
+
+
+def test_missing_rows_are_a_clear_error(rows):
+    with pytest.raises(InputError, match="no accuracy rows; run"):
+        accuracy(rows[:0])
+    with pytest.raises(InputError, match="no accuracy rows of task cwe"):
+        accuracy(rows, ["cwe"])
+    with pytest.raises(InputError, match="several models"):
+        accuracy(pd.concat([rows, rows.assign(model="other")]))
+    with pytest.raises(InputError, match="all accuracy rows failed"):
+        accuracy(rows.assign(ok=False))
+
+
+# Figures
+
+
+def lines(axes) -> dict:
+    return {line.get_label(): line for line in axes.get_lines()}
+
+
+def test_figure_4b_shows_every_method_and_the_unpruned_model(rows):
+    figure = figure_4b(rows, lab=True)
+    found = lines(figure.axes[0])
+    assert set(found) == {"no prune", "GateSight", "random"}
+    assert list(found["GateSight"].get_xdata()) == list(KEPT)
+    assert found["GateSight"].get_ydata() == pytest.approx([75, 84, 100], abs=4)
+    assert "lab model" in figure.axes[0].get_title()
+
+
+def test_a_method_nobody_listed_gets_its_own_line_and_always_the_same_look(rows):
+    more = accuracy_rows(METHODS | {"toy": 0.5})
+    found = lines(figure_4b(more).axes[0])["toy"]
+    assert found.get_color() == style.look("toy").color != style.look("other toy").color
+    assert lines(figure_4b(rows).axes[0])["random"].get_color() == lines(figure_4b(more).axes[0])["random"].get_color()
+
+
+def test_listed_looks_differ_in_color_and_marker():
+    for known in (style.METHODS, style.PREDICTORS):
+        gatesight = {n: v for n, v in known.items() if n not in ("write_gate", "duo_attention")}  # of another paper
+        looks = [(look.color, look.marker) for look in gatesight.values()]
+        assert len(set(looks)) == len(looks)
+        assert not {look.color for look in known.values()} & set(style.SPARE_COLORS)
+
+
+def test_figure_11_has_a_panel_per_task(rows):
+    figure = figure_11(rows)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[: len(TASKS)] == list(TASKS)
+
+
+def test_figure_8_separates_the_predictors_by_layer(predictors):
+    figure = figure_8(predictors)
+    assert [list(axes.get_xticks()) for axes in figure.axes] == [[3, 7, 11]] * 2
+    assert len(figure.axes[0].containers) == len(style.PREDICTORS)
+
+
+def test_figure_5_names_layer_and_correlation(predictors):
+    figure = figure_5(predictors, lab=True)
+    assert "attention layer 11" in figure.axes[0].get_title()
+    assert "+0.40" in figure.texts[0].get_text()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_written_twice_alike(name, rows, predictors, tmp_path):
+    product = FIGURES[name]
+    paths = []
+    for turn in ("a", "b"):
+        pdf, png = tmp_path / f"{turn}.pdf", tmp_path / f"{turn}.png"
+        style.save(product.make(rows_for(product, rows, predictors), lab=True), str(pdf), str(png))
+        paths.append((pdf.read_bytes(), png.read_bytes()))
+    assert paths[0] == paths[1]
+    assert paths[0][0].startswith(b"%PDF") and len(paths[0][1]) > 5000
+
+
+@pytest.mark.parametrize("name", [*FIGURES, *TABLES])
+def test_without_rows_there_is_one_sentence(name, rows, predictors):
+    product = (FIGURES | TABLES)[name]
+    with pytest.raises(InputError, match="run the target"):
+        product.make(rows_for(product, rows, predictors)[:0])
+
+
+# Tables
+
+
+def test_ruler_table_lists_unpruned_model_first_and_marks_the_best(rows):
+    frame, text = ruler(rows, lab=True)
+    assert list(frame["method"].unique()) == ["dense", "gatesight", "random"]
+    assert "**75.0** [" in text and "lab-hybrid (lab model)" in text and "| no prune |" in text
+    assert set(frame.columns) >= {"method", "budget", "accuracy", "low", "high", "tasks", "items", "excluded"}
+
+
+def test_ruler_tasks_table_has_every_task(rows):
+    frame, text = ruler_tasks(rows)
+    assert list(frame["task"].unique()) == list(TASKS)
+    assert all(f"## {task}" in text for task in TASKS)
+
+
+def test_table_1_is_a_part_of_table_5(predictors):
+    short, _ = table_1(predictors)
+    whole, text = table_5(predictors)
+    merged = short.merge(whole, on="predictor", suffixes=("", " whole"))
+    assert len(merged) == len(short) == 6 and len(whole) == 13
+    assert (merged["spearman"] == merged["spearman whole"]).all()
+    assert "| per-head MLP (GateSight) | **+0.659**" in text
+
+
+def test_overlaps_are_shown_in_percent(predictors):
+    frame = summary.table(summary.predictor_rows_of(predictors), ["mlp"])
+    assert frame.loc[0, "overlap@10"] == pytest.approx(100 * frame.loc[0, "spearman"])
+
+
+def test_cells():
+    assert interval(0.5432, 0.5, 0.6, 3, sign=True, best=True) == "**+0.543** [+0.500, +0.600]"
+    assert interval(-0.001, -0.001, float("nan")) == "0.0 [0.0, –]"
