@@ -49,6 +49,9 @@ rule all:
     default_target: True
     input:
         rules.prompts.input,
+        rules.labels.input,
+        rules.estimators.input,
+        rules.accuracy.input,
         rules.tables.input,
         rules.figures.input,
         rules.claims.input,

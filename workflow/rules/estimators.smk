@@ -61,4 +61,5 @@ rule predictor_rows:
 rule estimators:
     input:
         expand(rules.estimators_of_model.output, model=HYBRID),
+        expand(rules.held_out_predictors.output, model=HYBRID),
         expand(rules.predictor_rows.output, model=HYBRID),

@@ -37,3 +37,4 @@ rule ruler_manifest:
 rule prompts:
     input:
         expand(rules.ruler_manifest.output, model=[*HYBRID, *DENSE]),
+        expand(rules.ruler_prompts.output, model=[*HYBRID, *DENSE], task=TASKS),

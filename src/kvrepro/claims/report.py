@@ -33,11 +33,8 @@ COLUMNS = (
     "command",
 )
 TITLES = {"gatesight": "GateSight (arXiv 2610.14754)", "wg_kv": "WG-KV (arXiv 2512.17452)"}
-COMMANDS = {
-    "quick": "make reproduce TIER=quick",
-    "lab": "make reproduce TIER=lab ENV=cuda",
-    "paper": "make reproduce TIER=paper ENV=cuda",
-}
+LARGER = {"lab": "make reproduce TIER=lab ENV=cuda", "paper": "make reproduce TIER=paper ENV=cuda"}
+TIERS = ("quick", *LARGER)  #: tiers that claims name; any other tier is asked every claim
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,14 @@ def _rows(claim: Claim, measured: Measured) -> Iterable[dict[str, Any]]:
     if claim.query is None:
         yield base | {"verdict": NOT_BUILT}
         return
-    elsewhere = next((COMMANDS[t] for t in ("lab", "paper") if t in claim.tiers and t != measured.tier), "")
+    elsewhere = next((LARGER[t] for t in LARGER if t in claim.tiers and t != measured.tier), "")
+    here = LARGER.get(measured.tier, f"make reproduce TIER={measured.tier}")
+    asked = measured.tier in claim.tiers or measured.tier not in TIERS
     models = measured.models[claim.paper]
     for model in [m for m in models if m in claim.models] or models:
-        found, complete = _ask(claim, measured.evidence[model]) if measured.tier in claim.tiers else ({}, False)
+        found, complete = _ask(claim, measured.evidence[model]) if asked else ({}, False)
         ruling = verdict(claim, found, model) if complete else NOT_RUN
-        command = elsewhere if ruling == NOT_RUN else COMMANDS[measured.tier]
+        command = elsewhere if ruling == NOT_RUN else here
         numbers = {
             "measured": _cell({k: e.value for k, e in found.items()}),
             "low": _cell({k: e.low for k, e in found.items()}),
@@ -158,7 +157,8 @@ def _explanation(tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> str:
     return (
         f"{labelled}Numbers in brackets are 95 % bootstrap intervals. *Reproduced* and *direction holds* need the "
         "whole interval to meet the condition, *contradicted* needs none of it to; between the two a claim is "
-        "*undecided*. *Not run here*: this tier has no rows for it; *not built*: no code computes it yet. How each claim is judged, "
+        "*undecided*. *Not run here*: this tier has no rows for it; *not built*: no code computes it yet. How "
+        "each claim is judged, "
         "and the command that reruns it, is in claims.csv and workflow/schemas/claims.schema.yaml. "
         f"Hardware: {'; '.join(hardware)}.\n"
     )

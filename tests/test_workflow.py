@@ -1,0 +1,417 @@
+"""The workflow: its jobs, what starts them again and what does not, its one-sentence faults, and every script.
+
+Rules are run with stub scripts that write their outputs at once, since what is under test is which of them run. The
+real scripts run further down, in this process, on tiny random models.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import yaml
+from snakemake.cli import main
+
+import kvrepro.config
+import kvrepro.identity
+from kvrepro import locks
+from kvrepro.methods import eviction
+from kvrepro.products import FIGURES, TABLES
+from kvrepro.results import read_rows
+
+ROOT = Path(__file__).parent.parent
+STUB = """
+from pathlib import Path
+for path in snakemake.output:
+    Path(path).write_text(" ".join(map(str, snakemake.input)) + str(dict(snakemake.params)))
+"""
+TOY = '''"""A toy."""
+from dataclasses import dataclass
+
+import torch
+
+from kvrepro.methods.eviction.base import Eviction
+
+
+@dataclass
+class Toy(Eviction):
+    """A toy: the youngest entries."""
+
+    name = "toy"
+    step: float = 1.0
+
+    def score(self, prefill):
+        return [torch.arange(k.shape[1]).expand(k.shape[:2]) * self.step for k in prefill.keys]
+'''
+
+
+def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
+    """A copy of what the workflow consists of, with models of the caller's and a small tier."""
+    shutil.copy(ROOT / "Snakefile", path)
+    for folder in ("workflow", "config", "envs"):
+        shutil.copytree(ROOT / folder, path / folder)
+    for name, directory in models.items():
+        shutil.copytree(directory, path / "models" / name)
+    tier = {
+        "description": "for tests",
+        "inherits": "base",
+        "labels": {
+            "corpora": ["kjv", "stdlib"],
+            "documents": 2,
+            "tokens": [48, 64],
+            "rollouts": 2,
+            "rollout_tokens": 4,
+        },
+        "estimators": {"epochs": 1, "positions": 16},
+        "admission": {"local_attention": {"sinks": 4}},
+        "ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"], "kept": [0.2, 1.0]},
+    }
+    (path / "config/tiers/test.yaml").write_text(yaml.safe_dump(tier))
+    (path / "config/config.yaml").write_text("tier: test\n")
+    if stubs:
+        for script in (path / "workflow/scripts").glob("*.py"):
+            script.write_text(STUB)
+    return path
+
+
+def snakemake(root: Path, *arguments: str) -> SimpleNamespace:
+    """Run Snakemake there, in a forked process, which has torch imported already; its output is in ``stdout``."""
+    output = root / "output.txt"
+
+    def child():
+        os.chdir(root)
+        handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
+        main(["--cores", "2", *arguments])
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    return SimpleNamespace(returncode=process.exitcode, stdout=output.read_text())
+
+
+def planned(root: Path, *arguments: str) -> dict[str, int]:
+    """What a dry run would run: rule -> jobs."""
+    done = snakemake(root, "--dry-run", *arguments)
+    assert done.returncode == 0, done.stdout
+    table = re.search(r"^Job stats:\n.*\n-+.*\n((?:.+\n)+)", done.stdout, re.MULTILINE)
+    found = dict(line.split() for line in table[1].splitlines()) if table else {}
+    return {rule: int(count) for rule, count in found.items() if rule not in ("all", "reference", "total")}
+
+
+def edit(root: Path, **changes) -> None:
+    """Change keys of the small tier."""
+    path = root / "config/tiers/test.yaml"
+    tier = yaml.safe_load(path.read_text())
+    for section, values in changes.items():
+        tier.setdefault(section, {}).update(values)
+    path.write_text(yaml.safe_dump(tier))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tiny_hybrid_dir, tiny_dense_dir):
+    """A checkout in which everything has run once."""
+    models = {"lab-hybrid": tiny_hybrid_dir, "lab-dense": tiny_dense_dir}
+    root = checkout(tmp_path_factory.mktemp("workflow"), models, stubs=True)
+    done = snakemake(root)
+    assert done.returncode == 0, done.stdout
+    return root
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of the finished checkout that a test may change; dates are kept."""
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+DRAWN = {"table_1": 1, "table_5": 1, "figure_5": 1, "figure_8": 1}  # from predictors
+OF_ACCURACY = {"table_ruler": 1, "table_ruler_tasks": 1, "figure_4b": 1, "figure_11": 1, "claims_of_tier": 1}
+
+
+def test_everything_is_made_once(finished):
+    assert planned(finished) == {}
+    made = {str(p.relative_to(finished)) for p in finished.rglob("*") if p.is_file() and p.parts[-1][0] != "."}
+    assert {
+        "results/test/claims.csv",
+        "results/test/claims.md",
+        "results/test/labels/lab-hybrid/kjv.safetensors",
+        "results/test/estimators/lab-hybrid.safetensors",
+        "results/test/predictors/lab-hybrid.parquet",
+        "results/test/prompts/lab-hybrid/ruler/qa_1.jsonl",
+        "results/test/prompts/lab-dense/ruler/manifest.csv",
+        "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet",
+        "results/test/tables/gatesight/table_5.csv",
+        "results/test/tables/gatesight/table_5.md",
+        "results/test/tables/wg_kv/ruler.csv",
+        *(f"figures/test/gatesight/figure_{n}.{kind}" for n in ("4b", "5", "8", "11") for kind in ("pdf", "png")),
+    } <= made
+
+
+def test_a_deleted_result_is_made_again_with_what_depends_on_it(run):
+    (run / "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet").unlink()
+    assert planned(run) == {"ruler_accuracy": 1} | OF_ACCURACY
+
+
+def test_labels_reach_everything_but_the_dense_model(run):
+    (run / "results/test/labels/lab-hybrid/kjv.safetensors").unlink()
+    assert (
+        planned(run)
+        == {
+            "label_corpus": 1,
+            "estimators_of_model": 1,
+            "held_out_predictors": 1,
+            "predictor_rows": 1,
+            "ruler_accuracy": 2,
+        }
+        | DRAWN
+        | OF_ACCURACY
+    )
+
+
+def test_a_key_reruns_only_the_jobs_that_use_it(run):
+    edit(run, predictors={"slow_threshold": 500})
+    assert planned(run) == {"predictor_rows": 1, "claims_of_tier": 1} | DRAWN
+
+
+def test_kept_fractions_rerun_the_evaluation_alone(run):
+    edit(run, ruler={"kept": [0.5, 1.0]})
+    assert planned(run) == {"ruler_accuracy": 4} | OF_ACCURACY | {"table_ruler": 2, "table_ruler_tasks": 2}
+
+
+def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
+    edit(run, eviction={"snapkv": {"window": 16}})
+    assert planned(run)["ruler_accuracy"] == 2
+
+
+def test_dates_start_nothing_and_content_does(run):
+    shard = next((run / "models/lab-dense").glob("*.safetensors"))
+    shard.touch()
+    assert planned(run) == {}
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    assert planned(run) == {
+        "ruler_accuracy": 2,
+        "table_ruler": 1,
+        "table_ruler_tasks": 1,
+        "claims_of_tier": 1,
+    }
+
+
+def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
+    for file in (run / "results/test").rglob("*.parquet*"):
+        target = run / "results/reference/test" / file.relative_to(run / "results/test")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
+    found = planned(run, "all", "reference")
+    assert (
+        found == {"claims_of_tier": 1, "table_ruler": 2, "table_ruler_tasks": 2, "figure_4b": 1, "figure_11": 1} | DRAWN
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (["--config", "tier=quik"], "tier: tier 'quik' is unknown; did you mean 'quick'?"),
+        (["--config", "eviction={snapvk: {}}"], "eviction method 'snapvk' is unknown; did you mean 'snapkv'?"),
+        (["--config", "device=cuda"], "no CUDA GPU is visible"),
+    ],
+    ids=["tier", "method", "device"],
+)
+def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
+    (run / "results/test/claims.csv").unlink()
+    done = snakemake(run, *change)
+    assert done.returncode == 1
+    assert sentence in done.stdout and "Traceback" not in done.stdout
+    assert not (run / "results/test/claims.csv").exists() and not (run / "results/quick").exists()
+
+
+@pytest.mark.parametrize("profile", ["default", "h200", "slurm"])
+def test_profiles_pass_a_dry_run(profile):
+    found = planned(ROOT, "--workflow-profile", f"workflow/profiles/{profile}", "--forceall")
+    assert found["ruler_accuracy"] == {"default": 26, "h200": 26, "slurm": 65}[profile]
+
+
+def test_scripts_named_in_rules_exist_and_no_other():
+    named = set()
+    for rules in (ROOT / "workflow/rules").glob("*.smk"):
+        named.update(re.findall(r'"\.\./scripts/(\w+\.py)"', rules.read_text()))
+    assert named == {p.name for p in (ROOT / "workflow/scripts").glob("*.py")}
+
+
+def test_a_toy_method_takes_one_file_and_one_line(run, tmp_path, monkeypatch):
+    (tmp_path / "toy.py").write_text(TOY)
+    monkeypatch.setattr(eviction, "__path__", [*eviction.__path__, str(tmp_path)])  # stands for the package's folder
+    edit(run, eviction={"toy": {}})
+    assert planned(run) == {"ruler_accuracy": 2} | OF_ACCURACY
+    assert snakemake(run).returncode == 0
+    (tmp_path / "toy.py").write_text(TOY.replace("A toy", "Another toy"))
+    assert planned(run) == {}
+    (tmp_path / "toy.py").write_text(TOY.replace("= 1.0", "= 2.0"))
+    assert planned(run)["ruler_accuracy"] == 2
+
+
+def test_a_stale_lock_is_removed_and_a_held_one_is_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lock = tmp_path / ".snakemake/locks/0.input.lock"
+    for runs in (True, False):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.write_text("results")
+        monkeypatch.setattr(locks, "held", lambda directory, runs=runs: runs)
+        locks.main()
+        assert lock.exists() == runs
+
+
+def test_a_process_that_runs_snakemake_here_holds_the_lock(tmp_path):
+    assert not locks.held(tmp_path)
+    code = ["-c", "import time; time.sleep(30)", "snakemake"]
+    with subprocess.Popen([sys.executable, *code], cwd=tmp_path) as process:
+        try:
+            assert locks.held(tmp_path) and not locks.held(tmp_path.parent)
+        finally:
+            process.kill()
+
+
+# The scripts
+
+
+class Named(list):
+    """A list whose entries may have names, as Snakemake's inputs, outputs and params."""
+
+    def __init__(self, *plain, **named):
+        super().__init__([*plain, *(x for v in named.values() for x in (v if isinstance(v, list) else [v]))])
+        self.__dict__.update(named)
+
+    def items(self):
+        return self.__dict__.items()
+
+    def keys(self):
+        return self.__dict__.keys()
+
+    def __getitem__(self, key):
+        return self.__dict__[key] if isinstance(key, str) else super().__getitem__(key)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, tiny_hybrid_dir, tiny_dense_dir):
+    models = {"lab-hybrid": tiny_hybrid_dir, "lab-dense": tiny_dense_dir}
+    return checkout(tmp_path_factory.mktemp("scripts"), models, stubs=False)
+
+
+@pytest.fixture
+def script(site, monkeypatch):
+    """Run a workflow script in this process with a ``snakemake`` object made by hand."""
+    monkeypatch.chdir(site)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def call(name: str, inputs: Named, outputs: Named, params: dict, **wildcards: str) -> None:
+        given = SimpleNamespace(
+            rule=name,
+            input=inputs,
+            output=outputs,
+            params=Named(**params),
+            wildcards=SimpleNamespace(**wildcards),
+            log=[f"logs/{name}.log"],
+            threads=1,
+            config=call.config,
+        )
+        runpy.run_path(f"workflow/scripts/{name}.py", init_globals={"snakemake": given})
+
+    call.config = kvrepro.config.load({"tier": "test"})
+    return call
+
+
+def test_scripts_from_prompts_to_claims(script, site):
+    config, hybrid = script.config, {"model": "lab-hybrid"}
+    ruler = config["ruler"]
+    settings = {"sources": ruler["sources"], "number": 2, "length": 1000, "seed": 42}
+    for model in ("lab-hybrid", "lab-dense"):
+        script("ruler_prompts", Named(), Named(f"{model}.jsonl"), settings, model=model, task="qa_1")
+    script("ruler_manifest", Named(prompts=["lab-hybrid.jsonl"]), Named("manifest.csv"), {}, **hybrid)
+    assert len(pd.read_csv("manifest.csv")) == 2
+
+    given = {k: v for k, v in config["labels"].items() if k != "corpora"}
+    labels = [f"{corpus}.labels" for corpus in ("kjv", "stdlib")]
+    for corpus, path in zip(("kjv", "stdlib"), labels, strict=True):
+        script("labels", Named(), Named(path), {"settings": given, "entry": corpus}, corpus=corpus, **hybrid)
+    recipe = {"recipe": config["estimators"]}
+    script("estimators", Named(labels=labels), Named("estimators"), recipe, **hybrid)
+    script("held_out_predictors", Named(labels=labels), Named("folds"), recipe, **hybrid)
+    rows = "results/test/predictors/lab-hybrid.parquet"
+    script(
+        "predictor_rows",
+        Named(labels=labels, folds=["folds"]),
+        Named(rows=rows),
+        {"settings": config["predictors"]},
+        **hybrid,
+    )
+    experiments = set(read_rows(rows)["experiment"])
+    assert experiments == {"predictors", "label_checks", "layer_gates", "example_document"}
+
+    for model, tables in (
+        ("lab-hybrid", {"eviction": config["eviction"], "admission": {}}),
+        ("lab-dense", {"eviction": {}, "admission": config["admission"]}),
+    ):
+        out = f"results/test/accuracy/{model}/ruler/qa_1.parquet"
+        inputs = Named(model=[], prompts=[f"{model}.jsonl"], estimators="estimators")
+        script("accuracy", inputs, Named(rows=out), {"kept": ruler["kept"], "tables": tables}, model=model, task="qa_1")
+        found = read_rows(out)
+        assert found["ok"].all() and set(found["method"]) == {
+            "dense",
+            "full",
+            *tables["eviction"],
+            *tables["admission"],
+        }
+        assert {"wall_seconds", "weights", "params", "rule"} <= set(json.loads(Path(f"{out}.json").read_text()))
+
+    accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
+    for kind, products in (("figure", FIGURES), ("table", TABLES)):
+        for name, product in products.items():
+            read = accuracy if product.reads == "accuracy" else rows
+            outputs = Named(pdf=f"{name}.pdf", png=f"{name}.png", csv=f"{name}.csv", md=f"{name}.md")
+            script(kind, Named(read), outputs, {"name": name, "lab": True})
+            assert Path(outputs.pdf if kind == "figure" else outputs.md).stat().st_size > 500
+
+    (site / "config/claims").exists() or shutil.copytree(ROOT / "config/claims", site / "config/claims")
+    script(
+        "claims",
+        Named(rows=[rows, accuracy], reference=[]),
+        Named(csv="claims.csv", md="claims.md"),
+        {"models": {"test": config["models"]}, "lab": ["lab-hybrid", "lab-dense"]},
+    )
+    judged = pd.read_csv("claims.csv").set_index("claim_id")
+    assert judged.loc["gs-app-b-closed-form", "verdict"] == "reproduced"
+    assert "(lab-hybrid, lab model)" in Path("claims.md").read_text()
+
+
+def test_a_script_ends_with_one_sentence(script, capfd):
+    path = Path("broken.parquet")
+    path.write_bytes(b"PAR1")
+    Path("broken.parquet.json").write_text('{"sha256": "0"}')
+    with pytest.raises(SystemExit) as ended:
+        script("figure", Named(str(path)), Named(pdf="x.pdf", png="x.png"), {"name": "figure_4b", "lab": True})
+    assert ended.value.code == 1 and not Path("x.pdf").exists()
+    told = capfd.readouterr().err.strip()
+    assert told.startswith("figure: broken.parquet is truncated or corrupt") and "\n" not in told
+    assert "Traceback" not in Path("logs/figure.log").read_text()
+
+
+def test_a_script_that_crashes_keeps_its_traceback_in_the_log(script, capfd):
+    with pytest.raises(SystemExit):
+        script("figure", Named("none"), Named(), {"name": "figure_none", "lab": True})
+    told = capfd.readouterr().err.strip()
+    assert "KeyError" in told and "logs/figure.log" in told and "\n" not in told
+    assert "Traceback" in Path("logs/figure.log").read_text()
