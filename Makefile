@@ -1,30 +1,32 @@
 # Every target makes its own environment in .venv first; nothing else needs to be installed but Python >= 3.11.
-#   make reproduce TIER=lab ENV=cuda ARGS="--dry-run"
+#   make reproduce TIER=lab STACK=cuda ARGS="--dry-run"
 .DEFAULT_GOAL := help
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-ENV ?= cpu
+STACK ?= cpu
 TIER ?=
 CORES ?= all
 ARGS ?=
+PROFILE ?= workflow/profiles/default
 
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := $(if $(filter cuda,$(ENV)),dev$(,)gpu,$(if $(filter vllm,$(ENV)),dev$(,)vllm,dev))
-STAMP := $(VENV)/installed-$(ENV)
-SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) $(if $(TIER),--config tier=$(TIER)) $(ARGS)
-, := ,
+EXTRAS_cpu := dev
+EXTRAS_cuda := dev,gpu
+EXTRAS_vllm := dev,vllm
+STAMP := $(VENV)/installed-$(STACK)
+SNAKEMAKE := $(BIN)/snakemake --workflow-profile $(PROFILE) --cores $(CORES) $(if $(TIER),--config tier=$(TIER)) $(ARGS)
 
-.PHONY: help reproduce figures test lint clean
+.PHONY: help reproduce figures test lint
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(STAMP): envs/$(ENV).txt pyproject.toml
+$(STAMP): envs/$(STACK).txt pyproject.toml
 	test -x $(BIN)/python || python3 -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/pip install -q uv
-	$(BIN)/uv pip install -q --python $(BIN)/python $${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} -c envs/$(ENV).txt -e '.[$(EXTRAS)]'
+	$(BIN)/uv pip install -q --python $(BIN)/python $${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} -c envs/$(STACK).txt -e '.[$(EXTRAS_$(STACK))]'
 	rm -f $(VENV)/installed-*
 	touch $@
 
@@ -32,9 +34,9 @@ reproduce: $(STAMP) ## Labels, estimators, evaluation, tables, figures and claim
 	@$(BIN)/python -m kvrepro.locks
 	$(SNAKEMAKE)
 
-figures: $(STAMP) ## Redraw tables, figures and claims from the results there are
+figures: $(STAMP) ## Tables, figures and claims of the tier, and those of the committed reference results
 	@$(BIN)/python -m kvrepro.locks
-	$(SNAKEMAKE) figures tables claims
+	$(SNAKEMAKE) figures tables claims reference
 
 test: $(STAMP) ## Run the tests
 	$(BIN)/pytest

@@ -31,6 +31,7 @@ include: "workflow/rules/accuracy.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
+include: "workflow/rules/lab_models.smk"
 
 
 localrules:
@@ -43,6 +44,7 @@ localrules:
     figures,
     claims,
     reference,
+    lab_models,
 
 
 rule all:

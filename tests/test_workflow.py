@@ -138,7 +138,14 @@ def run(finished, tmp_path):
 
 
 DRAWN = {"table_1": 1, "table_5": 1, "figure_5": 1, "figure_8": 1}  # from predictors
-OF_ACCURACY = {"table_ruler": 1, "table_ruler_tasks": 1, "figure_4b": 1, "figure_11": 1, "claims_of_tier": 1}
+OF_ACCURACY = {
+    "unpruned_accuracy": 1,
+    "table_ruler": 1,
+    "table_ruler_tasks": 1,
+    "figure_4b": 1,
+    "figure_11": 1,
+    "claims_of_tier": 1,
+}
 
 
 def test_everything_is_made_once(finished):
@@ -188,7 +195,11 @@ def test_a_key_reruns_only_the_jobs_that_use_it(run):
 
 def test_kept_fractions_rerun_the_evaluation_alone(run):
     edit(run, ruler={"kept": [0.5, 1.0]})
-    assert planned(run) == {"ruler_accuracy": 4} | OF_ACCURACY | {"table_ruler": 2, "table_ruler_tasks": 2}
+    assert planned(run) == {"ruler_accuracy": 4} | OF_ACCURACY | {
+        "table_ruler": 2,
+        "table_ruler_tasks": 2,
+        "unpruned_accuracy": 2,
+    }
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
@@ -205,6 +216,7 @@ def test_dates_start_nothing_and_content_does(run):
     shard.write_bytes(content)
     assert planned(run) == {
         "ruler_accuracy": 2,
+        "unpruned_accuracy": 1,
         "table_ruler": 1,
         "table_ruler_tasks": 1,
         "claims_of_tier": 1,
@@ -240,9 +252,9 @@ def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
 
 
 @pytest.mark.parametrize("profile", ["default", "h200", "slurm"])
-def test_profiles_pass_a_dry_run(profile):
-    found = planned(ROOT, "--workflow-profile", f"workflow/profiles/{profile}", "--forceall")
-    assert found["ruler_accuracy"] == {"default": 26, "h200": 26, "slurm": 65}[profile]
+def test_profiles_pass_a_dry_run(run, profile):
+    found = planned(run, "--config", "tier=paper", "--workflow-profile", f"workflow/profiles/{profile}", "--forceall")
+    assert found["ruler_accuracy"] == 65
 
 
 def test_scripts_named_in_rules_exist_and_no_other():
@@ -378,6 +390,9 @@ def test_scripts_from_prompts_to_claims(script, site):
         assert {"wall_seconds", "weights", "params", "rule"} <= set(json.loads(Path(f"{out}.json").read_text()))
 
     accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
+    script("unpruned_accuracy", Named(accuracy), Named("accuracy.json"), {"length": 1000}, **hybrid)
+    record = json.loads(Path("accuracy.json").read_text())
+    assert set(record) == {"ruler_1000", "mean", "items_per_task"} and record["items_per_task"] == 2
     for kind, products in (("figure", FIGURES), ("table", TABLES)):
         for name, product in products.items():
             read = accuracy if product.reads == "accuracy" else rows

@@ -27,7 +27,23 @@ rule ruler_accuracy:
         "../scripts/accuracy.py"
 
 
+rule unpruned_accuracy:
+    input:
+        expand(rules.ruler_accuracy.output.rows, task=TASKS, allow_missing=True),
+    output:
+        f"{RESULTS}/accuracy/{{model}}/accuracy.json",
+    log:
+        f"{LOGS}/accuracy/{{model}}/accuracy.log",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        length=config["ruler"]["length"],
+    script:
+        "../scripts/unpruned_accuracy.py"
+
+
 rule accuracy:
     input:
+        expand(rules.unpruned_accuracy.output, model=[*HYBRID, *DENSE]),
         expand(rules.ruler_accuracy.output, model=[*HYBRID, *DENSE], task=TASKS),
         rules.prompts.input,

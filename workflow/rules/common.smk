@@ -39,9 +39,10 @@ wildcard_constraints:
 
 
 def model_files(wildcards):
-    """Files of a local model. Their content is in the params, so a date alone starts nothing."""
+    """Weights and tokenizer of a local model. Their content is in the params, so a date alone starts nothing."""
     path = registry.entry(wildcards.model).get("path")
-    return [ancient(str(file)) for file in sorted(Path(path).glob("*"))] if path else []
+    patterns = ("config.json", "generation_config.json", "tokenizer*.json", "*.safetensors*")
+    return [ancient(str(file)) for pattern in patterns for file in sorted(Path(path).glob(pattern))] if path else []
 
 
 def model_weights(wildcards):

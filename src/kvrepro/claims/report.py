@@ -33,7 +33,7 @@ COLUMNS = (
     "command",
 )
 TITLES = {"gatesight": "GateSight (arXiv 2610.14754)", "wg_kv": "WG-KV (arXiv 2512.17452)"}
-LARGER = {"lab": "make reproduce TIER=lab ENV=cuda", "paper": "make reproduce TIER=paper ENV=cuda"}
+LARGER = {"lab": "make reproduce TIER=lab STACK=cuda", "paper": "make reproduce TIER=paper STACK=cuda"}
 TIERS = ("quick", *LARGER)  #: tiers that claims name; any other tier is asked every claim
 
 
