@@ -202,6 +202,11 @@ def test_kept_fractions_rerun_the_evaluation_alone(run):
     }
 
 
+def test_a_method_brings_what_it_needs(run):
+    edit(run, eviction={"triattention": {}})
+    assert planned(run) == {"query_statistics": 1, "ruler_accuracy": 2} | OF_ACCURACY
+
+
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
     edit(run, eviction={"snapkv": {"window": 16}})
     assert planned(run)["ruler_accuracy"] == 2
@@ -359,6 +364,8 @@ def test_scripts_from_prompts_to_claims(script, site):
     labels = [f"{corpus}.labels" for corpus in ("kjv", "stdlib")]
     for corpus, path in zip(("kjv", "stdlib"), labels, strict=True):
         script("labels", Named(), Named(path), {"settings": given, "entry": corpus}, corpus=corpus, **hybrid)
+    calibration = {"settings": {"tokens": 200, "seed": 0}, "corpora": ["kjv", "stdlib"], "lengths": [48, 64]}
+    script("query_statistics", Named(), Named("query_statistics"), calibration, **hybrid)
     recipe = {"recipe": config["estimators"]}
     script("estimators", Named(labels=labels), Named("estimators"), recipe, **hybrid)
     script("held_out_predictors", Named(labels=labels), Named("folds"), recipe, **hybrid)
@@ -374,11 +381,12 @@ def test_scripts_from_prompts_to_claims(script, site):
     assert experiments == {"predictors", "label_checks", "layer_gates", "example_document"}
 
     for model, tables in (
-        ("lab-hybrid", {"eviction": config["eviction"], "admission": {}}),
+        ("lab-hybrid", {"eviction": config["eviction"] | {"triattention": {}}, "admission": {}}),
         ("lab-dense", {"eviction": {}, "admission": config["admission"]}),
     ):
         out = f"results/test/accuracy/{model}/ruler/qa_1.parquet"
         inputs = Named(model=[], prompts=[f"{model}.jsonl"], estimators="estimators")
+        inputs.query_statistics = "query_statistics"
         script("accuracy", inputs, Named(rows=out), {"kept": ruler["kept"], "tables": tables}, model=model, task="qa_1")
         found = read_rows(out)
         assert found["ok"].all() and set(found["method"]) == {

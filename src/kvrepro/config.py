@@ -16,12 +16,11 @@ from kvrepro.data.sources import source
 from kvrepro.errors import InputError, unknown
 from kvrepro.evaluate.arms import admission_arms, eviction_arms
 from kvrepro.evaluate.protocol import check_budgets
-from kvrepro.methods import allocation
+from kvrepro.methods import allocation, eviction
 from kvrepro.models import registry
 
 TIERS = Path("config/tiers")
 SCHEMAS = Path("workflow/schemas")
-ARTIFACTS = ("estimators",)  #: what methods may ask the workflow for, by the name of their field
 ROOM = 256  #: tokens of a RULER prompt that are question and answer, at most
 
 
@@ -139,7 +138,8 @@ def check(settings: Mapping[str, Any]) -> None:
         raise unknown("corpus", prose, corpora.names(), "ruler.sources.prose")
     if prose is None and "essays" not in ruler["sources"]:
         raise InputError("ruler.sources: there is no haystack; give prose or essays.")
-    arms = eviction_arms(settings["eviction"], ruler["kept"], None, dict.fromkeys(ARTIFACTS, ""))
+    made_later = {field: "" for name in eviction.names() for field in eviction.artifacts(name)}
+    arms = eviction_arms(settings["eviction"], ruler["kept"], None, made_later)
     for arm in arms:
         if arm.rule not in allocation.RULES:
             raise unknown("allocation", arm.rule, allocation.RULES, f"eviction.{arm.name}.allocation")

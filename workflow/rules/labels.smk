@@ -24,6 +24,28 @@ rule label_corpus:
         "../scripts/labels.py"
 
 
+rule query_statistics:
+    input:
+        model_files,
+    output:
+        f"{RESULTS}/query_statistics/{{model}}.safetensors",
+    log:
+        f"{LOGS}/query_statistics/{{model}}.log",
+    conda:
+        "../../envs/conda.yaml"
+    threads: config["threads"]
+    resources:
+        gpu=GPU,
+    params:
+        settings=config["query_statistics"],
+        corpora=config["labels"]["corpora"],
+        texts=[identity.corpus(entry) for entry in config["labels"]["corpora"]],
+        lengths=config["labels"]["tokens"],
+        weights=model_weights,
+    script:
+        "../scripts/query_statistics.py"
+
+
 rule labels:
     input:
         expand(rules.label_corpus.output, model=HYBRID, corpus=CORPORA),

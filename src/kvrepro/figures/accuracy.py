@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvrepro.analysis.accuracy import Accuracy, accuracy, methods
+from kvrepro.analysis.bootstrap import FEW
 from kvrepro.figures.style import COLUMN, PAGE, caption, look, model_title
 
 
@@ -36,7 +37,13 @@ def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
     columns = min(5, len(tasks))
     lines = math.ceil((len(tasks) + 1) / columns)  # one more for the legend
     figure, grid = plt.subplots(
-        lines, columns, figsize=(PAGE, 1.35 * lines + 0.3), layout="constrained", sharex=True, squeeze=False
+        lines,
+        columns,
+        figsize=(PAGE, 1.35 * lines + 0.3),
+        layout="constrained",
+        sharex=True,
+        sharey=True,
+        squeeze=False,
     )
     panels = list(grid.flat)
     for axes, task in zip(panels, tasks, strict=False):
@@ -45,6 +52,7 @@ def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
         _axes(axes, result)
         axes.set_title(task, fontsize=6.5)
         axes.tick_params(labelbottom=True)
+        axes.set_ylim(-3, 103)
     for axes in grid[:, 0]:
         axes.set_ylabel("accuracy (%)")
     for axes in panels[len(tasks) :]:
@@ -53,7 +61,7 @@ def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
     for axes in panels[:-columns]:
         axes.set_xlabel("")
     figure.suptitle(f"{model_title(rows['model'].iloc[0], lab)}, RULER {_length(rows)} by task", fontsize=7.5)
-    caption(figure, _note(overall, rows, lab), PAGE)
+    caption(figure, _note(overall, rows, lab, panels=True), PAGE)
     return figure
 
 
@@ -90,11 +98,11 @@ def _length(rows: pd.DataFrame) -> str:
     return f"{int(math.ceil(rows['n_tokens'].max() / 512) * 512):,}".replace(",", "")
 
 
-def _note(result: Accuracy, rows: pd.DataFrame, lab: bool) -> str:
+def _note(result: Accuracy, rows: pd.DataFrame, lab: bool, panels: bool = False) -> str:
     model = rows["model"].iloc[0]
     who = f"{model} is a small model trained for this suite; its accuracies are not the paper's. " if lab else ""
     tasks = f"{len(result.tasks)} tasks" if len(result.tasks) > 1 else "one task"
-    pooled = "" if result.items >= 10 else ", items of all tasks resampled together"
+    pooled = "" if result.items >= FEW or panels else ", items of all tasks resampled together"
     return (
         f"{who}{tasks} of {result.items} item{'s' * (result.items != 1)}; bands: 95 % bootstrap intervals over "
         f"items{pooled}. {result.excluded} of {result.rows} rows failed a check and are left out."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from kvrepro.analysis.accuracy import Accuracy, accuracy, methods
+from kvrepro.analysis.bootstrap import FEW
 from kvrepro.figures.style import look, model_title
 from kvrepro.tables.markdown import Table, interval
 
@@ -33,7 +34,7 @@ def ruler_tasks(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, st
 def note(result: Accuracy) -> str:
     """What an accuracy table says of its numbers."""
     tasks = f"mean over {len(result.tasks)} tasks" if len(result.tasks) > 1 else "one task"
-    pooled = ", resampled together over all tasks" if len(result.tasks) > 1 and result.items < 10 else ""
+    pooled = ", resampled together over all tasks" if len(result.tasks) > 1 and result.items < FEW else ""
     return (
         f"Percent, {tasks} of {result.items} items, with 95 % bootstrap intervals over items{pooled}. A kept fraction "
         f"is the share of the KV cache that is kept. {result.excluded} of {result.rows} rows failed a check and are "
