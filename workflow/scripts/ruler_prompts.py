@@ -1,24 +1,28 @@
 """Items of one RULER task in a model's tokenizer."""
 
 from kvrepro.benchmarks import ruler
+from kvrepro.benchmarks.ruler import draws
 from kvrepro.data import corpora
 from kvrepro.models import registry
 from kvrepro.models.tokenizer import load_tokenizer
 from kvrepro.script import job
 
 with job(snakemake):
+    model = snakemake.wildcards.model
+    tokenizer = load_tokenizer(model)
     given = dict(snakemake.params.sources)
-    prose, count = given.pop("prose", None), given.pop("word_count", None)
+    prose, count, length = (given.pop(key, None) for key in ("prose", "word_count", "list_word_tokens"))
+    words = corpora.common_words(count) if count else []
     sources = ruler.offline(
         corpora.sentences(prose, "heldout") if prose else [],
-        corpora.common_words(count) if count else [],
+        words,
+        list_words=draws.of_length(words, length or 0, lambda s: len(tokenizer.encode(s, add_special_tokens=False))),
     )
-    model = snakemake.wildcards.model
     examples = ruler.generate(
         snakemake.wildcards.task,
         snakemake.params.number,
         snakemake.params.length,
-        load_tokenizer(model),
+        tokenizer,
         snakemake.params.seed,
         ruler.with_files(sources, **given),
         chat=registry.entry(model).get("chat", False),

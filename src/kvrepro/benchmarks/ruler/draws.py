@@ -32,6 +32,11 @@ def of_split(strings: Iterable[str], split: str | None) -> list[str]:
     return [text for text in strings if split is None or split_of(text) == split]
 
 
+def of_length(words: Iterable[str], tokens: int, count: Callable[[str], int]) -> list[str]:
+    """Those of ``words`` that have ``tokens`` tokens after a space, in their order (0: all); ``count`` counts tokens."""
+    return [word for word in words if not tokens or count(f" {word}") == tokens]
+
+
 def draw(make: Callable[[], str], split: str | None, taken: set[str] | None = None, what: str = "string") -> str:
     """The first string of ``make`` that is of ``split`` and not taken. Raises InputError when none is found."""
     for _ in range(_TRIES):

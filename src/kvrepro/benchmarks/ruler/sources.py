@@ -164,13 +164,15 @@ class Sources:
             raise unknown("split", self.split, (EVAL, TRAIN), "split")
 
 
-def offline(prose: Sequence[str], words: Sequence[str], split: str | None = EVAL) -> Sources:
+def offline(
+    prose: Sequence[str], words: Sequence[str], split: str | None = EVAL, list_words: Sequence[str] | None = None
+) -> Sources:
     """Sources that need no download: ``prose`` are the sentences of a text (see ``sentences``), ``words`` common words,
-    from which keys are paired too; questions are about generated facts."""
+    from which keys are paired; ``list_words`` those of cwe (by default all); questions are about generated facts."""
     distinct = tuple(dict.fromkeys(words))
     return Sources(
         prose=Prose(tuple(text for text in prose if text.split())) if any(text.split() for text in prose) else None,
-        words=distinct,
+        words=distinct if list_words is None else tuple(dict.fromkeys(list_words)),
         first_words=distinct,
         second_words=distinct,
         quizzes={"squad": GeneratedFacts(1), "hotpotqa": GeneratedFacts(2)},

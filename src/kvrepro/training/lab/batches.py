@@ -20,7 +20,7 @@ from kvrepro.training.lab.rows import RowMaker
 
 def make_batch(config: LabConfig, maker: RowMaker, seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Token ids int32 and weight codes uint8, both ``[rows, length + 1]``, of one step (see ``rows`` for the codes)."""
-    rng = random.Random(f"lab {config.name} {seed} {step}")
+    rng = random.Random(f"lab {config.name} {seed + config.seed_offset} {step}")
     stage = config.stage(step)
     length = rng.choices(list(stage.lengths), list(stage.lengths.values()))[0]
     rows = [maker.row(rng, length + 1, stage) for _ in range(config.batch_tokens // length)]
@@ -37,7 +37,7 @@ class Batches(Dataset):
     def maker(self) -> RowMaker:
         """Made once a process."""
         torch.set_num_threads(1)
-        return RowMaker.load(self.data)
+        return RowMaker.load(self.data, self.config.list_word_tokens)
 
     def __len__(self) -> int:
         return self.config.total_steps

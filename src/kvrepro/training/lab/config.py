@@ -51,6 +51,8 @@ class LabConfig:
     check_items: int
     check_lengths: tuple[int, ...]
     stages: tuple[Stage, ...]
+    list_word_tokens: int = 0  # tokens of every list word of cwe (0: any number)
+    seed_offset: int = 0  # added to the run's seed, so that a later part of a training sees other batches
 
     def stage(self, step: int) -> Stage:
         """The stage of a step."""

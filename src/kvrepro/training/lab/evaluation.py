@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 
 from kvrepro.benchmarks import ruler
 from kvrepro.benchmarks.example import render
+from kvrepro.benchmarks.ruler import draws
 from kvrepro.data import corpora
 from kvrepro.errors import InputError
 from kvrepro.training.lab import checkpoint
@@ -38,6 +39,7 @@ from kvrepro.training.lab.texts import heldout_documents
 
 HAYSTACK = "kjv"  # held-out documents of this corpus are the haystack of the items
 WORD_COUNT = 50  # occurrences from which on a word may be a key or list word of an item
+LIST_WORD_TOKENS = 2  # tokens of a list word of cwe
 SEED = 7_000_000  # of the items; the workflow's evaluation uses other seeds
 ROW = 1024  # tokens a row when perplexity is measured
 
@@ -68,9 +70,11 @@ def draft(task: str, references: tuple[str, ...]) -> str:
     return " " + references[0]
 
 
-def evaluation_sources() -> ruler.Sources:
+def evaluation_sources(tokenizer) -> ruler.Sources:
     """Held-out prose, common words and generated facts, all of the evaluation split."""
-    return ruler.offline(corpora.sentences(HAYSTACK, "heldout"), corpora.common_words(WORD_COUNT), "eval")
+    words = corpora.common_words(WORD_COUNT)
+    listed = draws.of_length(words, LIST_WORD_TOKENS, lambda s: len(tokenizer.encode(s, add_special_tokens=False)))
+    return ruler.offline(corpora.sentences(HAYSTACK, "heldout"), words, "eval", listed)
 
 
 def make_items(tokenizer, length: int, count: int, sources: ruler.Sources) -> list[Item]:
@@ -259,7 +263,7 @@ def main(argv: list[str] | None = None) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(args.data)
-    sources = evaluation_sources()
+    sources = evaluation_sources(tokenizer)
     for entry in args.counts:
         length, count = map(int, entry.split(":"))
         write_items(args.data, length, make_items(tokenizer, length, count, sources))

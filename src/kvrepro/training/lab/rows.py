@@ -64,9 +64,10 @@ def joined(segments: Sequence[Segment], separator: str) -> Piece:
 class RowMaker:
     """Makes rows from tokenised texts; every method draws from the ``random.Random`` it is given."""
 
-    def __init__(self, tokenizer: Tokenizer, texts: Texts):
+    def __init__(self, tokenizer: Tokenizer, texts: Texts, list_word_tokens: int = 0):
         self.tokenizer, self.texts = tokenizer, texts
         self.counts: dict[str, int] = {}
+        self.list_words = draws.of_length(texts.list_words, list_word_tokens, lambda s: len(self.ids(s)))
         self.makers: dict[str, Callable] = {
             "niah": self.niah,
             "vt": self.vt,
@@ -76,9 +77,9 @@ class RowMaker:
         }
 
     @classmethod
-    def load(cls, data: Path) -> RowMaker:
+    def load(cls, data: Path, list_word_tokens: int = 0) -> RowMaker:
         """From the folder that ``prepare`` made."""
-        return cls(Tokenizer.from_file(str(Path(data) / "tokenizer.json")), read_texts(Path(data)))
+        return cls(Tokenizer.from_file(str(Path(data) / "tokenizer.json")), read_texts(Path(data)), list_word_tokens)
 
     # --- tokens ------------------------------------------------------------------------------------------------------
 
@@ -346,7 +347,7 @@ class RowMaker:
         definition, options = task(name), task(name).options
         filled = wording(definition)
         common = 3 if length < 400 else 5 if length < 800 else options["common_words"]
-        vocabulary, head = self.texts.list_words, ""
+        vocabulary, head = self.list_words, ""
         example = options["example"]
         if length < 2400:
             example = example | options["short"]["example"]

@@ -19,6 +19,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
 
 from kvrepro.errors import InputError
 from kvrepro.training.lab import checkpoint, evaluation
@@ -47,13 +48,25 @@ def make_optimizer(config: LabConfig, model, fused: bool) -> torch.optim.AdamW:
 class Trainer:
     """Model, optimiser and step of one run."""
 
-    def __init__(self, config: LabConfig, seed: int, run: Path, data: Path, device: torch.device, dtype: torch.dtype):
+    def __init__(
+        self,
+        config: LabConfig,
+        seed: int,
+        run: Path,
+        data: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        initial: Path | None = None,
+    ):
         self.config, self.seed, self.run, self.data, self.device = config, seed, run, data, device
         self.step, self.curve = 0, []
         state = checkpoint.load(run, config, seed)
         self.model = build_model(config.model, EOS, seed)
         if state:
             self.model.load_state_dict(state["model"])
+        elif initial:
+            given = AutoModelForCausalLM.from_pretrained(initial, dtype=torch.float32)
+            self.model.load_state_dict(given.state_dict())
         self.model.to(device)
         cuda = device.type == "cuda"
         self.optimizer = make_optimizer(config, self.model, fused=cuda)
@@ -178,6 +191,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="folder made by kvrepro.training.lab.prepare")
     parser.add_argument("--out", type=Path, required=True, help="run folder; continued when it holds a checkpoint")
+    parser.add_argument("--init", type=Path, help="exported model whose weights the first step begins with")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-seconds", type=float, default=math.inf, help="counted from the start of the program")
     parser.add_argument("--workers", type=int, default=2, help="processes that make batches")
@@ -195,9 +209,8 @@ def main(argv: list[str] | None = None) -> None:
     start = state["step"] if state else 0
     del state
     source = batches(config, args.data, args.seed, start, args.workers)  # the workers start while the model is built
-    trainer = Trainer(
-        config, args.seed, args.out, args.data, device, torch.bfloat16 if device.type == "cuda" else torch.float32
-    )
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    trainer = Trainer(config, args.seed, args.out, args.data, device, dtype, args.init)
     count = sum(p.numel() for p in trainer.parameters)
     say(f"{count / 1e6:.2f}M parameters, step {trainer.step} of {config.total_steps} on {device}")
     tokenizer = Tokenizer.from_file(str(args.data / "tokenizer.json"))

@@ -1,0 +1,1 @@
+"""Training: utility estimators and the lab models."""
