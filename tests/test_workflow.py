@@ -354,11 +354,11 @@ def script(site, monkeypatch):
 def test_scripts_from_prompts_to_claims(script, site):
     config, hybrid = script.config, {"model": "lab-hybrid"}
     ruler = config["ruler"]
-    settings = {"sources": ruler["sources"], "number": 2, "length": 1000, "seed": 42}
+    settings = {"sources": ruler["sources"], "number": 2, "length": 1000, "seed": 42, "tasks": ["qa_1"]}
     for model in ("lab-hybrid", "lab-dense"):
-        script("ruler_prompts", Named(), Named(f"{model}.jsonl"), settings, model=model, task="qa_1")
-    script("ruler_manifest", Named(prompts=["lab-hybrid.jsonl"]), Named("manifest.csv"), {}, **hybrid)
-    assert len(pd.read_csv("manifest.csv")) == 2
+        made = Named(prompts=[f"{model}.jsonl"], manifest=f"{model}.csv")
+        script("ruler_prompts", Named(), made, settings, model=model)
+    assert len(pd.read_csv("lab-hybrid.csv")) == 2
 
     given = {k: v for k, v in config["labels"].items() if k != "corpora"}
     labels = [f"{corpus}.labels" for corpus in ("kjv", "stdlib")]
@@ -385,7 +385,7 @@ def test_scripts_from_prompts_to_claims(script, site):
         ("lab-dense", {"eviction": {}, "admission": config["admission"]}),
     ):
         out = f"results/test/accuracy/{model}/ruler/qa_1.parquet"
-        inputs = Named(model=[], prompts=[f"{model}.jsonl"], estimators="estimators")
+        inputs = Named(model=[], prompts=f"{model}.jsonl", estimators="estimators")
         inputs.query_statistics = "query_statistics"
         script("accuracy", inputs, Named(rows=out), {"kept": ruler["kept"], "tables": tables}, model=model, task="qa_1")
         found = read_rows(out)

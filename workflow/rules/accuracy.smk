@@ -5,7 +5,7 @@ rule ruler_accuracy:
     input:
         unpack(artifacts),
         model=model_files,
-        prompts=rules.ruler_prompts.output,
+        prompts=f"{RESULTS}/prompts/{{model}}/ruler/{{task}}.jsonl",
     output:
         rows=f"{RESULTS}/accuracy/{{model}}/ruler/{{task}}.parquet",
         provenance=f"{RESULTS}/accuracy/{{model}}/ruler/{{task}}.parquet.json",

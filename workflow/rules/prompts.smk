@@ -1,16 +1,18 @@
-# RULER items of each task in each model's tokenizer, and their manifest with the hash of every prompt's token ids.
+# RULER items of all tasks in each model's tokenizer, and their manifest with the hash of every prompt's token ids.
 
 
 rule ruler_prompts:
     input:
         model_files,
     output:
-        f"{RESULTS}/prompts/{{model}}/ruler/{{task}}.jsonl",
+        prompts=[f"{RESULTS}/prompts/{{model}}/ruler/{task}.jsonl" for task in TASKS],
+        manifest=f"{RESULTS}/prompts/{{model}}/ruler/manifest.csv",
     log:
-        f"{LOGS}/prompts/{{model}}/ruler/{{task}}.log",
+        f"{LOGS}/prompts/{{model}}/ruler.log",
     conda:
         "../../envs/conda.yaml"
     params:
+        tasks=TASKS,
         length=config["ruler"]["length"],
         number=config["ruler"]["items"],
         sources=config["ruler"]["sources"],
@@ -21,20 +23,6 @@ rule ruler_prompts:
         "../scripts/ruler_prompts.py"
 
 
-rule ruler_manifest:
-    input:
-        prompts=expand(rules.ruler_prompts.output, task=TASKS, allow_missing=True),
-    output:
-        f"{RESULTS}/prompts/{{model}}/ruler/manifest.csv",
-    log:
-        f"{LOGS}/prompts/{{model}}/ruler/manifest.log",
-    conda:
-        "../../envs/conda.yaml"
-    script:
-        "../scripts/ruler_manifest.py"
-
-
 rule prompts:
     input:
-        expand(rules.ruler_manifest.output, model=[*HYBRID, *DENSE]),
-        expand(rules.ruler_prompts.output, model=[*HYBRID, *DENSE], task=TASKS),
+        expand(rules.ruler_prompts.output, model=[*HYBRID, *DENSE]),

@@ -20,6 +20,6 @@ with job(snakemake) as run:
         "experiment": "ruler",
         "tier": snakemake.config["tier"],
     }
-    examples = ruler.read_prompts(snakemake.input.prompts[0])
+    examples = ruler.read_prompts(snakemake.input.prompts)
     rows = list(evaluate(lm, tqdm(examples, desc=snakemake.wildcards.task), arms, ruler.score, base))
     write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))
