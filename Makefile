@@ -16,7 +16,7 @@ EXTRAS_cpu := dev
 EXTRAS_cuda := dev,gpu
 EXTRAS_vllm := dev,vllm
 STAMP := $(VENV)/installed-$(STACK)
-SNAKEMAKE := $(BIN)/snakemake --workflow-profile $(PROFILE) --cores $(CORES) $(if $(TIER),--config tier=$(TIER)) $(ARGS)
+SNAKEMAKE = $(BIN)/snakemake $(TARGETS) --workflow-profile $(PROFILE) --cores $(CORES) $(if $(TIER),--config tier=$(TIER)) $(ARGS)
 
 .PHONY: help reproduce figures test lint
 
@@ -34,9 +34,10 @@ reproduce: $(STAMP) ## Labels, estimators, evaluation, tables, figures and claim
 	@$(BIN)/python -m kvrepro.locks
 	$(SNAKEMAKE)
 
+figures: TARGETS := figures tables claims reference
 figures: $(STAMP) ## Tables, figures and claims of the tier, and those of the committed reference results
 	@$(BIN)/python -m kvrepro.locks
-	$(SNAKEMAKE) figures tables claims reference
+	$(SNAKEMAKE)
 
 test: $(STAMP) ## Run the tests
 	$(BIN)/pytest

@@ -302,6 +302,18 @@ def test_a_process_that_runs_snakemake_here_holds_the_lock(tmp_path):
             process.kill()
 
 
+def test_make_targets():
+    def make(*arguments: str) -> str:
+        environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+        return subprocess.run(["make", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True).stdout
+
+    listed = [line.split()[0] for line in make().splitlines()]
+    assert listed == ["help", "reproduce", "figures", "test", "lint"]
+    planned = make("-n", "-B", "figures", "TIER=lab", "STACK=cuda")
+    assert "-c envs/cuda.txt -e '.[dev,gpu]'" in planned
+    assert "snakemake figures tables claims reference --workflow-profile" in planned and "tier=lab" in planned
+
+
 # The scripts
 
 
