@@ -145,18 +145,18 @@ def markdown(claims: Sequence[Claim], tiers: Mapping[str, pd.DataFrame], lab: It
 def _explanation(tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> str:
     used = ", ".join(sorted({m for frame in tiers.values() for m in frame["model"].dropna() if m in lab}))
     labelled = (
-        f"Lab models ({used}) are small and were trained for this suite: their numbers test the direction of a claim, and "
-        "are not the paper's. "
+        f"Lab models ({used}) are small and were trained for this suite: their numbers test the direction of a claim, "
+        "and are not the paper's. "
     )
     hardware = [
         f"{name}: {', '.join(sorted(set(frame['hardware'].dropna()) - {''})) or 'nothing measured'}"
         for name, frame in tiers.items()
     ]
     return (
-        f"{labelled if used else ''}Numbers in brackets are 95 % bootstrap intervals. *Reproduced* and *direction holds* "
-        "need the whole interval to meet the condition, *contradicted* needs none of it to; between the two a claim is "
-        "*undecided*, and so it is when fewer than ten items or documents were measured. *Not run here*: this tier has no "
-        "rows for it; *not built*: no code computes it yet. How each claim is judged is in "
+        f"{labelled if used else ''}Numbers in brackets are 95 % bootstrap intervals. *Reproduced* and *direction "
+        "holds* need the whole interval to meet the condition, *contradicted* needs none of it to; between the two a "
+        "claim is *undecided*, and so it is when fewer than ten items or documents were measured. *Not run here*: this "
+        "tier has no rows for it; *not built*: no code computes it yet. How each claim is judged is in "
         "workflow/schemas/claims.schema.yaml, and the command that reruns it in claims.csv. "
         f"Hardware: {'; '.join(hardware)}.\n"
     )
