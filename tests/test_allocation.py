@@ -11,7 +11,8 @@ import torch
 from kvrepro.benchmarks.example import Example, Question
 from kvrepro.errors import InputError
 from kvrepro.evaluate import protocol
-from kvrepro.evaluate.protocol import Arm, evaluate
+from kvrepro.evaluate.arms import Arm
+from kvrepro.evaluate.protocol import evaluate
 from kvrepro.methods import eviction
 from kvrepro.methods.allocation import RULES, allocate, keep_top, largest_remainder, per_head_budget, pyramid
 

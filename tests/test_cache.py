@@ -7,7 +7,7 @@ import torch
 
 from kvrepro.cache.admitted import Policy, admitted_cache
 from kvrepro.cache.fork import fork
-from kvrepro.cache.ragged import EMPTY, pack
+from kvrepro.cache.ragged import EMPTY, bytes_held, pack
 from kvrepro.errors import InputError
 from kvrepro.evaluate.decode import answer
 from kvrepro.models.attention import grouped_attention
@@ -93,7 +93,7 @@ def test_evicted_entries_are_gone(tiny_hybrid, tokens):
             assert torch.equal(layer.positions[0, head, : len(kept)], kept)
             assert torch.equal(layer.keys[0, head, : len(kept)], parent.keys[number][head, kept])
             assert (layer.positions[0, head, len(kept) :] == EMPTY).all()
-    assert int(child.bytes_held()[0]) == sum(int(m.sum()) for m in masks) * 32 * 2 * 4
+    assert int(bytes_held(child.attention)[0]) == sum(int(m.sum()) for m in masks) * 32 * 2 * 4
 
 
 def test_forking_leaves_the_parent_alone_and_rewinding_repeats_the_answer(tiny_hybrid, tokens):
@@ -164,7 +164,7 @@ def admitted_reference(lm, tokens, policy):
 
 @pytest.mark.parametrize("window", [1, 16, 200])
 def test_admission_before_the_write_equals_the_mask(tiny_dense, tokens, window):
-    policy = Policy(window, admit_some)
+    policy = Policy(window, admit_some, entries=0)
     want = admitted_reference(tiny_dense, tokens, policy)
     cache = admitted_cache(tiny_dense, policy)
     got = []

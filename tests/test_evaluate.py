@@ -11,8 +11,8 @@ import torch
 from kvrepro.benchmarks.example import Example, Question, render
 from kvrepro.errors import InputError
 from kvrepro.evaluate import protocol
-from kvrepro.evaluate.arms import admission_arms, eviction_arms
-from kvrepro.evaluate.protocol import Arm, check_budgets, evaluate
+from kvrepro.evaluate.arms import Arm, admission_arms, check_budgets, eviction_arms
+from kvrepro.evaluate.protocol import evaluate
 from kvrepro.methods import admission, eviction
 from kvrepro.results import ANSWERS, read_rows, valid, write_rows
 
@@ -114,24 +114,47 @@ def test_a_cache_that_keeps_too_much_is_marked_and_left_out(tiny_hybrid, monkeyp
     monkeypatch.setattr(protocol, "keep_top", generous)
     got = pd.DataFrame(evaluate(tiny_hybrid, [example()], [Arm("random", eviction.build("random"), 0.5)], score, BASE))
     bad = got[got["method"] == "random"]
-    assert (bad["failed_checks"] == "kept_entries").all() and not bad["ok"].any()
+    assert (bad["failed_checks"] == "budget").all() and not bad["ok"].any()
     write_rows(got, tmp_path / "rows.parquet", {})
     assert "random" not in set(valid(read_rows(tmp_path / "rows.parquet"))["method"])
 
 
-def test_a_cache_with_wrong_positions_is_marked(tiny_hybrid, monkeypatch):
+def marked(tiny_hybrid, kept=0.5):
+    got = pd.DataFrame(evaluate(tiny_hybrid, [example()], [Arm("random", eviction.build("random"), kept)], score, BASE))
+    return set(got[got["method"] == "random"]["failed_checks"])
+
+
+def test_answers_at_wrong_positions_are_marked(tiny_hybrid, monkeypatch):
+    real = protocol.answer
+    monkeypatch.setattr(protocol, "answer", lambda lm, cache, start, *a, **k: real(lm, cache, start - 1, *a, **k))
+    assert marked(tiny_hybrid) == {"positions"}
+
+
+def test_a_budget_that_is_not_the_papers_is_marked(tiny_hybrid, monkeypatch):
+    real = protocol.allocate
+    monkeypatch.setattr(protocol, "allocate", lambda *a: real(*a) // 2)
+    assert marked(tiny_hybrid) == {"budget"}
+
+
+def test_a_prefix_that_is_not_protected_is_marked(tiny_hybrid, monkeypatch):
+    real = protocol.keep_top
+    monkeypatch.setattr(protocol, "keep_top", lambda *a: [mask.flip(-1) for mask in real(*a)])
+    assert marked(tiny_hybrid, kept=0.1) == {"protected"}
+
+
+def test_entries_that_are_only_hidden_are_marked(tiny_hybrid, monkeypatch):
     real = protocol.fork
 
-    def slipped(lm, parent, kept):
-        children = real(lm, parent, kept)
-        for layer in children.attention:
-            layer.seen -= 1
-            layer.mark()
+    def hidden(lm, parent, kept):
+        children = real(lm, parent, [[torch.ones_like(mask) for mask in child] for child in kept])
+        for number, layer in enumerate(children.attention):
+            for row, child in enumerate(kept):
+                layer.positions[row][~child[number]] = -1
         return children
 
-    monkeypatch.setattr(protocol, "fork", slipped)
-    got = pd.DataFrame(evaluate(tiny_hybrid, [example()], [Arm("random", eviction.build("random"), 0.5)], score, BASE))
-    assert got[got["method"] == "random"]["failed_checks"].str.contains("positions").all()
+    monkeypatch.setattr(protocol, "fork", hidden)
+    monkeypatch.setattr(protocol, "Arm", lambda name, method, kept: Arm(name, method, 0.5))  # no full child beside it
+    assert "compaction" in next(iter(marked(tiny_hybrid)))
 
 
 def test_a_score_that_is_not_finite_names_the_context(tiny_hybrid):

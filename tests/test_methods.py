@@ -7,18 +7,32 @@ import math
 import pandas as pd
 import pytest
 import torch
+from synthetic_labels import RECIPE
 
 from kvrepro.benchmarks.example import Example, Question
 from kvrepro.errors import InputError
 from kvrepro.estimators.mlp import Estimators
-from kvrepro.evaluate.protocol import Arm, evaluate
+from kvrepro.evaluate.arms import Arm
+from kvrepro.evaluate.protocol import evaluate
 from kvrepro.labels.query_statistics import calibrate
 from kvrepro.methods import admission, eviction
 from kvrepro.methods.admission import base as admission_base
 from kvrepro.models.capture import prefill
-from kvrepro.training.estimators import Recipe, initial
+from kvrepro.training.estimators import initial
 
 MODELS = ("tiny_hybrid", "tiny_dense")
+RECIPE = Recipe(
+    window=6,
+    hidden=64,
+    epochs=1,
+    positions=10,
+    learning_rate=1e-3,
+    weight_decay=0.0,
+    clip=1.0,
+    batch=10,
+    ridge=0.1,
+    seed=0,
+)
 ON_ITS_MODELS = [(name, m) for name in eviction.names() for m in MODELS if (name, m) != ("gatesight", "tiny_dense")]
 
 
@@ -38,7 +52,7 @@ def prepared(tmp_path, tokens):
             if field == "query_statistics":
                 calibrate(lm, [tokens.flip(0)], 80).save(paths[field], lm, 80)
             elif field == "estimators":
-                untrained, gates = initial(lm.geometry, Recipe()), torch.tensor([0.1, 0.3])
+                untrained, gates = initial(lm.geometry, RECIPE), torch.tensor([0.1, 0.3])
                 Estimators(untrained, gates, lm.geometry, lm.fingerprint, lm.name, [], {}).save(paths[field])
         method = eviction.build(name, options, artifact_paths=paths)
         method.prepare(lm)
@@ -121,7 +135,7 @@ def test_snapkv_by_hand(parent):
                     q = queries[h * g.group + j, -w + row].double()
                     seen = n - w + row + 1
                     total[:seen] += ((keys[h, :seen].double() @ q) / math.sqrt(g.head_dim)).softmax(0)
-                pooled = [total[max(0, i - 2) : i + 3].max() for i in range(n)]
+                pooled = [total[max(0, i - 2) : min(i + 3, n - w)].max() if i < n - w else total[i] for i in range(n)]
                 best = torch.maximum(best, torch.stack(pooled))
             torch.testing.assert_close(scores[h, : n - w].double(), best[: n - w], atol=1e-5, rtol=1e-4)
             assert scores[h, n - w :].min() > scores[h, : n - w].max(), "the window is kept first"

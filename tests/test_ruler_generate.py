@@ -98,7 +98,7 @@ def test_prompt_is_the_published_template(task):
     shot = definitions.task(task).family in ("vt", "cwe")
     found = re.fullmatch(("(?P<shot>(?s:.+?))" if shot else "") + pattern, text)
     assert found and found["context"] == example.context.removeprefix(" ")
-    assert example.questions[0].text.endswith(example.info["answer_prefixes"][0])
+    assert example.questions[0].answer_prefix and example.questions[0].text.endswith(example.questions[0].answer_prefix)
 
 
 @pytest.mark.parametrize("task", [name for name in ruler.TASKS if name.startswith("niah")])

@@ -15,7 +15,7 @@ from kvrepro.data import corpora
 from kvrepro.data.sources import source
 from kvrepro.errors import InputError, unknown
 from kvrepro.evaluate.arms import admission_arms, eviction_arms
-from kvrepro.evaluate.protocol import check_budgets
+from kvrepro.evaluate.arms import check_budgets
 from kvrepro.methods import allocation, eviction
 from kvrepro.models import registry
 

@@ -9,18 +9,25 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from kvrepro.errors import InputError
 from kvrepro.models.chat import around_user_turn
+from kvrepro.models.tokens import sha256_tokens
 
 PROTECTED_MAX = 256  # GateSight §2: every method keeps an instruction prefix of at most 256 tokens
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question of a context. ``text`` ends with the benchmark's answer prefix, if it has one."""
+    """One question of a context. ``text`` ends with ``answer_prefix``, which a chat template puts into the answer."""
 
     text: str
     references: tuple[str, ...]
     max_new_tokens: int
+    answer_prefix: str = ""
+
+    def __post_init__(self):
+        if not self.text.endswith(self.answer_prefix):
+            raise InputError(f"a question must end with its answer prefix {self.answer_prefix!r}; got {self.text!r}.")
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,6 @@ class Prompt:
         return min(PROTECTED_MAX, len(self.instruction))
 
 
-def sha256_tokens(ids: list[int]) -> str:
-    """SHA-256 of token ids, written as little-endian 32-bit integers (GateSight Appendix A's context identity)."""
-    return hashlib.sha256(b"".join(i.to_bytes(4, "little") for i in ids)).hexdigest()
-
-
 def render(example: Example, tokenizer, chat: bool = False) -> Prompt:
     """Token ids of an example. The parts are tokenised one by one, so the same context has the same ids whatever is
     asked; with ``chat`` the tokenizer's chat template is wrapped around them (one user turn, thinking off)."""
@@ -71,10 +73,8 @@ def render(example: Example, tokenizer, chat: bool = False) -> Prompt:
     def ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False)
 
-    questions = [q.text for q in example.questions]
-    if chat:  # the answer prefix of a benchmark comes after the generation prompt, so the template closes before it
-        prefixes = example.info.get("answer_prefixes", [""] * len(questions))
-        questions = [q.removesuffix(p) + tail + p for q, p in zip(questions, prefixes, strict=True)]
+    # the answer prefix comes after the generation prompt, so the template closes before it
+    questions = [q.text.removesuffix(q.answer_prefix) + tail + q.answer_prefix for q in example.questions]
     parts = [head + example.instruction, example.context, *questions]
     tokens = [ids(part) for part in parts]
     return Prompt(

@@ -24,12 +24,12 @@ Admit = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
 class Policy:
     """What an admission method decides for one context: the local window and who is admitted beyond it.
 
-    ``entries`` is the number of context entries each head then holds, where the method fixes it.
+    ``entries`` is the number of context entries each head then holds, which the evaluation checks.
     """
 
     window: int
     admit: Admit
-    entries: int | None = None
+    entries: int
 
 
 class AdmittedLayer(RaggedLayer):

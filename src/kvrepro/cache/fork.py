@@ -49,17 +49,6 @@ class Children:
         for i, saved in self._gdn.items():
             self.cache.layers[i] = _copy_states(saved, 1)
 
-    def entries(self) -> torch.Tensor:
-        """Entries held: ``[rows, attention_layers, kv_heads]``."""
-        return torch.stack([layer.entries() for layer in self.attention], dim=1)
-
-    def bytes_held(self) -> torch.Tensor:
-        """Bytes of keys and values held by each row: ``[rows]``. Padding of the batch is not counted, since it is an
-        artefact of decoding several children together."""
-        layer = self.attention[0]
-        per_entry = 2 * layer.keys.shape[-1] * layer.keys.element_size()
-        return self.entries().flatten(1).sum(1) * per_entry
-
 
 def _copy_states(layer: Any, rows: int) -> Any:
     """A copy of a recurrent cache layer with each row repeated ``rows`` times."""

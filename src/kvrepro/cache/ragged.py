@@ -5,6 +5,8 @@ Used in place of transformers' ``DynamicLayer``; attention over it goes through 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
@@ -106,6 +108,18 @@ class RaggedLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         """No limit."""
         return -1
+
+
+def entries_held(layers: Sequence[RaggedLayer]) -> torch.Tensor:
+    """Entries held: ``[rows, layers, kv_heads]``."""
+    return torch.stack([layer.entries() for layer in layers], dim=1)
+
+
+def bytes_held(layers: Sequence[RaggedLayer]) -> torch.Tensor:
+    """Bytes of the keys and values of the entries each row holds: ``[rows]``. Padding of a batch is not counted, since
+    it is an artefact of decoding several caches together."""
+    keys = layers[0].keys
+    return entries_held(layers).flatten(1).sum(1) * 2 * keys.shape[-1] * keys.element_size()
 
 
 def pack(keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, kept: torch.Tensor):

@@ -19,6 +19,12 @@ class Answer:
 
 
 @torch.no_grad()
+def feed(lm: LoadedModel, cache: Any, tokens: torch.Tensor) -> None:
+    """Run the model over a context ``[n]`` for the sake of what the cache then holds."""
+    lm.model(input_ids=tokens[None].to(lm.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
+
+
+@torch.no_grad()
 def answer(
     lm: LoadedModel, cache: Any, start: int, question: list[int], max_new_tokens: int, rows: int = 1
 ) -> list[Answer]:

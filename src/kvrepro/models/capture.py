@@ -19,6 +19,11 @@ from kvrepro.models.geometry import Geometry
 from kvrepro.models.loading import LoadedModel
 
 
+#: The order of the signals of a GDN head (Eq. 1): write gate beta, log-decay g, write magnitude ||v||.
+WRITE_GATE, LOG_DECAY, MAGNITUDE = range(3)
+SIGNALS = 3
+
+
 @dataclass
 class Prefill:
     """What one forward pass over a context of ``n`` tokens leaves behind; lists run over the attention layers."""
@@ -40,10 +45,40 @@ class Prefill:
         return len(self.tokens)
 
 
-def decoder_layers(model: Any) -> Any:
-    """The ModuleList of decoder layers of a causal language model, multimodal wrappers included."""
+def decoder(model: Any) -> Any:
+    """The decoder of a causal language model, multimodal wrappers included."""
     body = model.get_decoder() if hasattr(model, "get_decoder") else model.model
-    return getattr(body, "language_model", body).layers
+    return getattr(body, "language_model", body)
+
+
+def group_gates(prefill: Prefill, part: slice = slice(None)) -> torch.Tensor | None:
+    """Largest output gate of each GQA group, averaged over the tokens of ``part``: ``[attention_layers, kv_heads]``
+    (GateSight §4.2). None for a model without output gates."""
+    if prefill.output_gates is None:
+        return None
+    kv_heads = prefill.geometry.kv_heads
+    return torch.stack([g[:, part].unflatten(0, (kv_heads, -1)).amax(1).mean(-1) for g in prefill.output_gates])
+
+
+def decoder_layers(model: Any) -> Any:
+    """The ModuleList of decoder layers of a causal language model."""
+    return decoder(model).layers
+
+
+@contextmanager
+def rotary_positions(lm: LoadedModel) -> Iterator[list[torch.Tensor]]:
+    """Collect the positions that the forwards inside rotate queries and keys to: a list of ``[rows, t]``."""
+    seen: list[torch.Tensor] = []
+
+    def on_rotary(_, args, kwargs):
+        positions = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
+        seen.append(positions.reshape(-1, positions.shape[-1]).cpu())  # several axes of a multimodal model are rows
+
+    handle = decoder(lm.model).rotary_emb.register_forward_pre_hook(on_rotary, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        handle.remove()
 
 
 @contextmanager
@@ -108,11 +143,10 @@ def output_gates(lm: LoadedModel) -> Iterator[dict[int, torch.Tensor]]:
 
 
 @torch.no_grad()
-def prefill(lm: LoadedModel, tokens: torch.Tensor, protected: int = 0, query_window: int = 64, cache=None) -> Prefill:
+def prefill(lm: LoadedModel, tokens: torch.Tensor, protected: int = 0, query_window: int = 64) -> Prefill:
     """Run the model once over ``tokens`` ``[n]`` and keep what the methods read.
 
-    ``query_window`` is the number of last tokens whose queries are kept. ``cache`` may be a cache with an admission
-    policy (:mod:`kvrepro.cache.admitted`), which then holds only what was admitted. Raises InputError when the context
+    ``query_window`` is the number of last tokens whose queries are kept. Raises InputError when the context
     is empty, shorter than the protected prefix, or longer than the model's limit.
     """
     n, g = len(tokens), lm.geometry
@@ -127,14 +161,15 @@ def prefill(lm: LoadedModel, tokens: torch.Tensor, protected: int = 0, query_win
     def on_attention(module, query, *_):
         queries[module.layer_idx] = query[0, :, -query_window:].clone()
 
-    cache = DynamicCache(config=lm.model.config) if cache is None else cache
+    cache = DynamicCache(config=lm.model.config)
     with gdn_signals(lm) as gdn, output_gates(lm) as gates, observing(on_attention):
         out = lm.model(input_ids=tokens[None].to(lm.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
     attention = g.attention_layers
     signals = None
     if g.gdn_layers:
+        order = {WRITE_GATE: "beta", LOG_DECAY: "g", MAGNITUDE: "norm"}
         signals = torch.stack(
-            [torch.stack([gdn[i]["beta"][0], gdn[i]["g"][0], gdn[i]["norm"][0]], dim=-1) for i in g.gdn_layers]
+            [torch.stack([gdn[i][order[s]][0] for s in range(SIGNALS)], dim=-1) for i in g.gdn_layers]
         )
     return Prefill(
         tokens=tokens,

@@ -33,7 +33,7 @@ def of_split(strings: Iterable[str], split: str | None) -> list[str]:
 
 
 def of_length(words: Iterable[str], tokens: int, count: Callable[[str], int]) -> list[str]:
-    """Those of ``words`` that have ``tokens`` tokens after a space, in their order (0: all); ``count`` counts tokens."""
+    """Those of ``words`` that have ``tokens`` tokens after a space (0: all), in their order; ``count`` counts them."""
     return [word for word in words if not tokens or count(f" {word}") == tokens]
 
 

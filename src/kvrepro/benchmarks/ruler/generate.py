@@ -38,7 +38,7 @@ def generate(
     """``n_items`` examples of a task whose prompt tokens plus generated tokens are at most ``length``.
 
     ``tokenizer`` counts as ``render`` tokenises, with the chat template when ``chat``. ``info`` of an example holds
-    "length" (prompt and generated tokens), "size" (units of haystack), "metric", "answer_prefixes", "split",
+    "length" (prompt and generated tokens), "size" (units of haystack), "metric", "split",
     "published_form" (False where only a reduced form of vt or cwe fits) and what the task adds. Raises InputError for
     an unknown task, a source that is missing or too short, and a length too short for the task.
     """
@@ -80,8 +80,15 @@ class _Item:
             seed=self.seed,
             instruction=problem.instruction_head + words.instruction,
             context=context,
-            questions=(Question(words.question + words.answer_prefix, problem.references, self.task.max_new_tokens),),
-            info={"answer_prefixes": [words.answer_prefix]} | info,
+            questions=(
+                Question(
+                    words.question + words.answer_prefix,
+                    problem.references,
+                    self.task.max_new_tokens,
+                    words.answer_prefix,
+                ),
+            ),
+            info=info,
         )
 
     def around(self, problem: Problem) -> int:

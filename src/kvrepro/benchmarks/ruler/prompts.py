@@ -98,7 +98,5 @@ def _parse(line: str) -> tuple[Example, int]:
     if _checksum(content) != recorded:
         raise ValueError("its content differs from its checksum")
     fields = content["example"]
-    questions = tuple(
-        Question(entry["text"], tuple(entry["references"]), entry["max_new_tokens"]) for entry in fields["questions"]
-    )
+    questions = tuple(Question(**entry | {"references": tuple(entry["references"])}) for entry in fields["questions"])
     return Example(**(fields | {"questions": questions})), content["lines"]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from kvrepro.models.capture import Prefill
+from kvrepro.models.capture import Prefill, group_gates
 from kvrepro.models.loading import LoadedModel
 
 
@@ -19,6 +19,7 @@ class Eviction:
     lists fields that hold the path of something the workflow makes for the model (an estimator, statistics).
     """
 
+    query_window: ClassVar[int] = 0  # last context tokens whose queries the method reads; a property where an option
     allocation: ClassVar[str] = "flat"
     artifacts: ClassVar[tuple[str, ...]] = ()
 
@@ -38,7 +39,4 @@ class Eviction:
         Here the context's own output gates: the largest of each GQA group, averaged over the tokens. None for a model
         without output gates.
         """
-        if prefill.output_gates is None:
-            return None
-        kv_heads = prefill.geometry.kv_heads
-        return torch.stack([g.unflatten(0, (kv_heads, -1)).amax(1).mean(-1) for g in prefill.output_gates])
+        return group_gates(prefill)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import torch
 
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.models.capture import Prefill
+from kvrepro.models.tokens import sha256_tokens
 
 
 @dataclass
@@ -20,6 +20,6 @@ class Random(Eviction):
 
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Draws on the CPU, so that every device keeps the same entries."""
-        context = hashlib.sha256(prefill.tokens.cpu().numpy().tobytes()).digest()
-        generator = torch.Generator().manual_seed(self.seed + int.from_bytes(context[:6], "little"))
+        context = int(sha256_tokens(prefill.tokens.tolist())[:12], 16)
+        generator = torch.Generator().manual_seed(self.seed + context)
         return [torch.rand(k.shape[:2], generator=generator).to(k.device) for k in prefill.keys]

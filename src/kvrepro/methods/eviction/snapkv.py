@@ -29,17 +29,28 @@ class SnapKV(Eviction):
         if self.window < 1 or self.kernel < 1 or self.kernel % 2 == 0:
             raise InputError("snapkv: window must be at least 1 and kernel an odd number of at least 1.")
 
+    @property
+    def query_window(self) -> int:
+        """Tokens whose queries are read."""
+        return self.window
+
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Pooled window attention; window entries score above every other."""
         g, scores = prefill.geometry, []
         for keys, queries in zip(prefill.keys, prefill.queries, strict=True):
-            w = min(self.window, queries.shape[1])
             n = keys.shape[1]
+            w = min(self.window, n)
+            if queries.shape[1] < w:
+                raise InputError(
+                    f"snapkv reads {w} queries and the prefill kept {queries.shape[1]}; keep more of them."
+                )
             q = queries[:, -w:].float().view(g.kv_heads, g.group, w, -1)
             logits = torch.einsum("hgwd,hnd->hgwn", q, keys.float()) * g.head_dim**-0.5
             late = torch.arange(n, device=keys.device) > torch.arange(n - w, n, device=keys.device)[:, None]
             paid = logits.masked_fill(late, float("-inf")).softmax(-1).sum(2)
-            pooled = F.max_pool1d(paid, self.kernel, stride=1, padding=self.kernel // 2).amax(1)
-            pooled[:, n - w :] = w + 1  # a sum over w rows never exceeds w
-            scores.append(pooled)
+            score = torch.full((g.kv_heads, n), w + 1.0, device=keys.device)  # a sum over w rows never exceeds w
+            if n > w:  # the window's own attention is not pooled into its neighbours
+                before = F.max_pool1d(paid[..., : n - w], self.kernel, stride=1, padding=self.kernel // 2)
+                score[:, : n - w] = before.amax(1)
+            scores.append(score)
         return scores
