@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+import yaml
 
-from kvrepro.labels.corpus import LabelledCorpus, Labels, Settings, save
+from kvrepro.labels.corpus import LabelledCorpus, Labels, LabelSettings, save
 from kvrepro.models.geometry import Geometry
+from kvrepro.training.estimators import Recipe
+
+BASE = yaml.safe_load((Path(__file__).parent.parent / "config/tiers/base.yaml").read_text())
+RECIPE = Recipe(**BASE["estimators"])
 
 #: Attention at layers 1, 4, 9 and GDN elsewhere: windows of 1, 3 and 6 of 7 GDN layers.
 GEOMETRY = Geometry(
@@ -56,5 +62,5 @@ def document(seed: int, n: int, geometry: Geometry = GEOMETRY) -> Labels:
 
 def corpus(folder, name: str, documents: list[Labels], lm=LM) -> LabelledCorpus:
     """The documents as a corpus in a file."""
-    save(folder / f"{name}.safetensors", lm, name, documents, Settings())
+    save(folder / f"{name}.safetensors", lm, name, documents, LabelSettings.from_config(BASE["labels"]))
     return LabelledCorpus(folder / f"{name}.safetensors")

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from types import SimpleNamespace
 
 import pytest
 import torch
+from synthetic_labels import BASE
 from transformers import DynamicCache
 
 from kvrepro.errors import InputError
 from kvrepro.labels import corpus as labels
-from kvrepro.labels.corpus import LabelledCorpus, Settings, label_corpus, label_document, label_documents
-from kvrepro.labels.rollout import Sampling, rollout, sample
-from kvrepro.labels.utility import Rows, utility
+from kvrepro.labels.corpus import LabelledCorpus, LabelSettings, label_corpus, label_document, label_documents
+from kvrepro.labels.rollout import rollout, sample
+from kvrepro.labels.utility import ContinuationStates, utility
 from kvrepro.models.attention import observing
 from kvrepro.models.capture import decoder_layers, prefill
 from kvrepro.models.loading import load
 
-FEW = Settings(Sampling(continuations=3, max_tokens=6), check_entries=5, batch=2)
+PAPER = LabelSettings.from_config(BASE["labels"]).sampling
+FEW = LabelSettings.from_config(BASE["labels"] | {"rollouts": 3, "rollout_tokens": 6, "check_entries": 5, "batch": 2})
 
 
 def brute_force(keys, values, rows, projection, scaling):
@@ -49,7 +52,7 @@ def random_case(sharp, seed=0, kv_heads=2, group=3, n=12, d=8, hidden=20, length
         return torch.randn(*shape, generator=g)
 
     m, t = len(lengths), max(lengths)
-    rows = Rows(
+    rows = ContinuationStates(
         normal(m, kv_heads * group, t, d), normal(m, kv_heads, t, d) * sharp, normal(m, kv_heads, t, d), lengths
     )
     return (
@@ -95,11 +98,12 @@ def test_sample_follows_top_k_and_top_p():
     draws = torch.tensor([0.0, 0.46, 0.48, 0.76, 0.78, 0.999999])
     many = logits.expand(len(draws), -1)
     # top-p 0.8 after top-k 4: of 0.4, 0.25, 0.2, 0.1 over 0.95, the first three reach 0.8; shares 0.47, 0.29, 0.24
-    assert sample(many, draws, Sampling(top_k=4, top_p=0.8)).tolist() == [1, 1, 3, 3, 4, 4]
-    assert sample(many, draws, Sampling(top_k=1)).tolist() == [1] * 6
-    assert sample(many, draws, Sampling(top_p=1e-9)).tolist() == [1] * 6
-    assert sample(many, draws, Sampling(temperature=1e-3)).tolist() == [1] * 6
-    assert sample(many[:1], torch.tensor([1.0]), Sampling(top_p=1.0)).tolist() == [2]  # a draw that rounds to one
+    assert sample(many, draws, dataclasses.replace(PAPER, top_k=4, top_p=0.8)).tolist() == [1, 1, 3, 3, 4, 4]
+    assert sample(many, draws, dataclasses.replace(PAPER, top_k=1)).tolist() == [1] * 6
+    assert sample(many, draws, dataclasses.replace(PAPER, top_p=1e-9)).tolist() == [1] * 6
+    assert sample(many, draws, dataclasses.replace(PAPER, temperature=1e-3)).tolist() == [1] * 6
+    whole = dataclasses.replace(PAPER, top_p=1.0)
+    assert sample(many[:1], torch.tensor([1.0]), whole).tolist() == [2]  # a draw that rounds to one
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +144,8 @@ def test_a_documents_rollout_does_not_depend_on_the_batch(tiny_hybrid, rolled):
 
 def test_top_1_is_greedy_decoding(tiny_hybrid, documents):
     parents = [prefill(tiny_hybrid, d) for d in documents]
-    found = rollout(tiny_hybrid, parents, Sampling(continuations=2, max_tokens=5, top_k=1), [0] * 3, ["a"] * 3)
+    greedy = dataclasses.replace(PAPER, rollouts=2, rollout_tokens=5, top_k=1)
+    found = rollout(tiny_hybrid, parents, greedy, [0] * 3, ["a"] * 3)
     for document, one in zip(documents, found, strict=True):
         greedy = tiny_hybrid.model.generate(
             document[None], max_new_tokens=5, do_sample=False, attention_mask=torch.ones(1, len(document))
@@ -182,11 +187,26 @@ def test_labels_of_a_document(tiny_hybrid, documents):
 
 
 def test_a_chat_template_is_prefilled_but_not_labelled(tiny_hybrid, documents):
-    head, tail = [7, 8, 9], [11, 12]
-    doc = label_documents(tiny_hybrid, documents[:1], FEW, [0], ["a"], (head, tail))[0]
+    tokenizer = copy.deepcopy(tiny_hybrid.tokenizer)
+    tokenizer.chat_template = "<user>{{ messages[0].content }}</user>{% if add_generation_prompt %}<model>{% endif %}"
+    head, tail = (tokenizer.encode(text, add_special_tokens=False) for text in ("<user>", "</user><model>"))
+    chat = dataclasses.replace(tiny_hybrid, tokenizer=tokenizer, chat=True)
+    doc = label_documents(chat, documents[:1], FEW, [0], ["a"])[0]
     whole = prefill(tiny_hybrid, torch.cat([torch.tensor(head), documents[0], torch.tensor(tail)]))
     assert doc.n == 40
-    torch.testing.assert_close(doc.signals, whole.signals[:, 3:43])
+    torch.testing.assert_close(doc.signals, whole.signals[:, len(head) : len(head) + 40])
+    rolled = rollout(tiny_hybrid, [whole], FEW.sampling, [0], ["a"])[0]
+    weight = decoder_layers(tiny_hybrid.model)[3].self_attn.o_proj.weight
+    expected = utility(whole.keys[0], whole.values[0], rolled.rows[0], weight, tiny_hybrid.geometry.head_dim**-0.5)
+    torch.testing.assert_close(doc.utility[0], expected.amax(0)[:, len(head) : len(head) + 40])
+
+
+def test_every_key_of_the_config_is_used():
+    given = BASE["labels"] | {"check_entries": 9, "batch": 3, "seed": 7, "top_k": 2}
+    found = LabelSettings.from_config(given)
+    assert (found.check_entries, found.batch, found.seed, found.sampling.top_k) == (9, 3, 7, 2)
+    known = {*vars(found), *vars(found.sampling)} - {"sampling"}
+    assert set(BASE["labels"]) - known == {"corpora", "documents", "tokens"}
 
 
 @pytest.mark.parametrize(
@@ -218,9 +238,9 @@ def test_bad_input(tiny_hybrid, tiny_dense, documents, tmp_path):
         label_document(tiny_hybrid, torch.ones(1020, dtype=torch.long), FEW, 0, "essay")
     with pytest.raises(InputError, match="no documents"):
         label_corpus(tiny_hybrid, "c", [], FEW, tmp_path / "c.safetensors")
-    for wrong in ({"top_p": 0.0}, {"temperature": 0.0}, {"continuations": 0}):
+    for wrong in ({"top_p": 0.0}, {"temperature": 0.0}, {"rollouts": 0}):
         with pytest.raises(InputError, match="labels:"):
-            Sampling(**wrong)
+            dataclasses.replace(PAPER, **wrong)
 
 
 def test_logits_that_are_not_finite_are_named(tiny_hybrid, documents):
@@ -240,7 +260,7 @@ def saved(tiny_hybrid, documents, tmp_path_factory):
 def test_a_corpus_comes_back_as_it_was_labelled(tiny_hybrid, documents, saved):
     corpus = LabelledCorpus(saved, tiny_hybrid.fingerprint, tiny_hybrid.geometry.as_dict())
     assert corpus.name == "prose" and [d.n for d in corpus] == [40, 61, 23]
-    assert corpus.meta["settings"]["sampling"]["continuations"] == 3
+    assert corpus.meta["settings"]["sampling"]["rollouts"] == 3
     again = label_document(tiny_hybrid, documents[1], FEW, corpus[1].seed)
     assert corpus[1].token_sha256 == again.token_sha256
     torch.testing.assert_close(corpus[1].utility, again.utility, rtol=1e-3, atol=1e-4)

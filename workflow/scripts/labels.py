@@ -3,8 +3,7 @@
 import torch
 
 from kvrepro.data.corpora import cut
-from kvrepro.labels.corpus import Settings, label_corpus
-from kvrepro.labels.rollout import Sampling
+from kvrepro.labels.corpus import LabelSettings, label_corpus
 from kvrepro.models.loading import load
 from kvrepro.script import job
 
@@ -14,13 +13,10 @@ with job(snakemake):
     documents = cut(
         snakemake.params.entry, lm.tokenizer, tuple(given["tokens"]), given["documents"], given["seed"], join=True
     )
-    sampling = Sampling(
-        given["rollouts"], given["rollout_tokens"], given["temperature"], given["top_p"], given["top_k"]
-    )
     label_corpus(
         lm,
         snakemake.wildcards.corpus,
         [torch.tensor(ids) for ids in documents],
-        Settings(sampling=sampling, seed=given["seed"]),
+        LabelSettings.from_config(given),
         snakemake.output[0],
     )

@@ -6,7 +6,7 @@ import torch
 
 from kvrepro.errors import InputError
 from kvrepro.labels.rollout import Rollout
-from kvrepro.labels.utility import Rows
+from kvrepro.labels.utility import ContinuationStates
 from kvrepro.models.capture import Prefill, decoder_layers
 from kvrepro.models.loading import LoadedModel
 
@@ -66,7 +66,7 @@ def check(
 def delete_keys(
     keys: torch.Tensor,
     values: torch.Tensor,
-    rows: Rows,
+    rows: ContinuationStates,
     projection: torch.Tensor,
     scaling: float,
     entries: list[int],

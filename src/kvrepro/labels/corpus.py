@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,34 @@ from kvrepro.errors import InputError
 from kvrepro.labels.checks import check
 from kvrepro.labels.rollout import Sampling, rollout
 from kvrepro.labels.utility import utility
-from kvrepro.models.capture import Prefill, decoder_layers, prefill
+from kvrepro.models.capture import Prefill, decoder_layers, group_gates, prefill
+from kvrepro.models.chat import around_user_turn
 from kvrepro.models.loading import LoadedModel
+from kvrepro.models.tokens import sha256_tokens
 
 KIND = "labels"
 REMEDY = "run the workflow to make the labels"
 
 
 @dataclass(frozen=True)
-class Settings:
+class LabelSettings:
     """How documents are labelled. ``check_entries`` keys a layer are deleted for the check; ``batch`` documents decode
     together; ``seed`` is that of the corpus, from which each document's own is derived."""
 
-    sampling: Sampling = field(default_factory=Sampling)
-    check_entries: int = 4
-    batch: int = 8
-    seed: int = 0
+    sampling: Sampling
+    check_entries: int
+    batch: int
+    seed: int
 
     def __post_init__(self):
         if min(self.check_entries, self.batch) < 1:
             raise InputError("labels: check_entries and batch must be at least 1.")
+
+    @classmethod
+    def from_config(cls, labels: Mapping[str, Any]) -> LabelSettings:
+        """Settings from the section ``labels`` of a config; its other keys say which documents are labelled."""
+        sampling = Sampling(**{f.name: labels[f.name] for f in fields(Sampling)})
+        return cls(sampling, **{f.name: labels[f.name] for f in fields(cls) if f.name != "sampling"})
 
 
 @dataclass
@@ -44,7 +52,7 @@ class Labels:
 
     signals: torch.Tensor  #: [gdn_layers, n, gdn_heads, 3]: write gate, log-decay, write magnitude
     utility: torch.Tensor  #: [attention_layers, kv_heads, n] float32, Eq. 2, not normalised
-    layer_gates: torch.Tensor | None  #: [attention_layers] float32, mean output gate (§4.2)
+    layer_gates: torch.Tensor | None  #: [attention_layers] float32, mean over KV heads of the group gates (§4.2)
     seed: int
     token_sha256: str
     checks: dict[str, float]
@@ -60,7 +68,7 @@ class Labels:
 
 
 def label_document(
-    lm: LoadedModel, tokens: torch.Tensor, settings: Settings, seed: int, name: str = "document"
+    lm: LoadedModel, tokens: torch.Tensor, settings: LabelSettings, seed: int, name: str = "document"
 ) -> Labels:
     """Labels of one document, ``tokens`` ``[n]``; see :func:`label_documents`."""
     return label_documents(lm, [tokens], settings, [seed], [name])[0]
@@ -69,22 +77,22 @@ def label_document(
 def label_documents(
     lm: LoadedModel,
     documents: Sequence[torch.Tensor],
-    settings: Settings,
+    settings: LabelSettings,
     seeds: Sequence[int],
     names: Sequence[str],
-    chat: tuple[Sequence[int], Sequence[int]] = ((), ()),
 ) -> list[Labels]:
     """Labels of documents whose continuations decode as one batch.
 
-    ``chat`` is what a chat template puts before and after a document (Appendix B); its tokens are prefilled but get no
-    label. Raises InputError when the model has no GDN layers, a document is empty or too long, or a check fails.
+    With a chat model a document stands in a user turn, after which the model's answer begins (Appendix B); the tokens
+    of the template are prefilled but get no label. Raises InputError when the model has no GDN layers, a document is empty or too long, or a check fails.
     """
     g = lm.geometry
     if not g.gdn_layers:
         raise InputError(f"{lm.name} has no Gated DeltaNet layers, whose signals the labels pair with; use a hybrid.")
-    head, tail = (torch.tensor(list(part), dtype=torch.long) for part in chat)
+    texts = around_user_turn(lm.tokenizer) if lm.chat else ("", "")
+    head, tail = (torch.tensor(lm.tokenizer.encode(x, add_special_tokens=False), dtype=torch.long) for x in texts)
     for tokens, name in zip(documents, names, strict=True):
-        longest = g.max_positions - settings.sampling.max_tokens - len(head) - len(tail)
+        longest = g.max_positions - settings.sampling.rollout_tokens - len(head) - len(tail)
         if not 1 <= len(tokens) <= longest:
             raise InputError(f"{name} has {len(tokens)} tokens; {lm.name} can label 1 to {longest}, so cut it.")
     parents = [prefill(lm, torch.cat([head, tokens, tail]), query_window=1) for tokens in documents]
@@ -94,13 +102,14 @@ def label_documents(
         utilities = _utilities(lm, parent, found[i].rows)
         checks = check(lm, parent, found[i], utilities, settings.check_entries, seed, name)
         context = slice(len(head), parent.n - len(tail))
+        gates = group_gates(parent, context)
         labelled.append(
             Labels(
                 signals=parent.signals[:, context].cpu(),
                 utility=torch.stack([u.amax(0) for u in utilities])[..., context].cpu(),
-                layer_gates=_layer_gates(parent, context),
+                layer_gates=None if gates is None else gates.mean(1).cpu(),
                 seed=seed,
-                token_sha256=token_sha256(documents[i]),
+                token_sha256=sha256_tokens(documents[i].tolist()),
                 checks=checks,
             )
         )
@@ -122,19 +131,6 @@ def _utilities(lm: LoadedModel, parent: Prefill, rows: list) -> list[torch.Tenso
     ]
 
 
-def _layer_gates(parent: Prefill, context: slice) -> torch.Tensor | None:
-    """Largest output gate of the GQA group, then mean over tokens and KV heads (§4.2): [attention_layers]."""
-    if parent.output_gates is None:
-        return None
-    kv_heads = parent.geometry.kv_heads
-    return torch.stack([x[:, context].unflatten(0, (kv_heads, -1)).amax(1).mean() for x in parent.output_gates]).cpu()
-
-
-def token_sha256(tokens: torch.Tensor) -> str:
-    """SHA-256 of token ids as little-endian 32-bit integers."""
-    return hashlib.sha256(tokens.to(torch.int32).cpu().numpy().astype("<i4").tobytes()).hexdigest()
-
-
 def document_seed(seed: int, corpus: str, document: int) -> int:
     """The seed of one document, different for every corpus and document."""
     return int(hashlib.sha256(f"{seed}/{corpus}/{document}".encode()).hexdigest()[:15], 16)
@@ -144,9 +140,8 @@ def label_corpus(
     lm: LoadedModel,
     corpus: str,
     documents: Sequence[torch.Tensor],
-    settings: Settings,
+    settings: LabelSettings,
     path: str | Path,
-    chat: tuple[Sequence[int], Sequence[int]] = ((), ()),
 ) -> None:
     """Label all documents of a corpus and write them to ``path``, with a progress bar.
 
@@ -165,13 +160,12 @@ def label_corpus(
                 settings,
                 [document_seed(settings.seed, corpus, i) for i in chunk],
                 [f"corpus {corpus}, document {i}" for i in chunk],
-                chat,
             )
             bar.update(len(chunk))
     save(path, lm, corpus, labelled, settings)
 
 
-def save(path: str | Path, lm: LoadedModel, corpus: str, labelled: list[Labels], settings: Settings) -> None:
+def save(path: str | Path, lm: LoadedModel, corpus: str, labelled: list[Labels], settings: LabelSettings) -> None:
     """Write a corpus' labels. Signals are kept in half precision (relative error 5e-4), the rest in float32."""
     tensors, records = {}, []
     for i, doc in enumerate(labelled):

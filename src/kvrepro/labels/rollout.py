@@ -17,7 +17,7 @@ from transformers import DynamicCache
 
 from kvrepro.cache.ragged import EMPTY, RaggedLayer
 from kvrepro.errors import InputError
-from kvrepro.labels.utility import Rows
+from kvrepro.labels.utility import ContinuationStates
 from kvrepro.models.attention import observing
 from kvrepro.models.capture import Prefill, decoder_layers, output_gates
 from kvrepro.models.loading import LoadedModel
@@ -25,18 +25,18 @@ from kvrepro.models.loading import LoadedModel
 
 @dataclass(frozen=True)
 class Sampling:
-    """How continuations are drawn; the defaults are the paper's (Appendix B)."""
+    """How continuations are drawn (Appendix B): ``rollouts`` of at most ``rollout_tokens`` tokens a document."""
 
-    continuations: int = 4
-    max_tokens: int = 128
-    temperature: float = 1.0
-    top_p: float = 0.95
-    top_k: int = 20
+    rollouts: int
+    rollout_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
 
     def __post_init__(self):
-        if min(self.continuations, self.max_tokens, self.top_k) < 1 or self.temperature <= 0 or not 0 < self.top_p <= 1:
+        if min(self.rollouts, self.rollout_tokens, self.top_k) < 1 or self.temperature <= 0 or not 0 < self.top_p <= 1:
             raise InputError(
-                "labels: continuations, max_tokens and top_k must be at least 1, temperature above 0, top_p in (0, 1]."
+                "labels: rollouts, rollout_tokens and top_k must be at least 1, temperature above 0, top_p in (0, 1]."
             )
 
 
@@ -45,7 +45,7 @@ class Rollout:
     """The continuations of one document; lists run over the attention layers."""
 
     tokens: list[list[int]]  #: an end-of-sequence token that was drawn is the last token of its continuation
-    rows: list[Rows]
+    rows: list[ContinuationStates]
     gates: list[torch.Tensor] | None  #: [t, query_heads, head_dim], output gates of continuation 0
     outputs: list[torch.Tensor]  #: [t, hidden], what the attention modules returned for continuation 0
 
@@ -59,7 +59,7 @@ def rollout(
     Draws are made on the CPU, one generator a document, so they depend on its seed only. Raises InputError naming the
     document when the model's logits are not finite.
     """
-    m, steps = sampling.continuations, sampling.max_tokens
+    m, steps = sampling.rollouts, sampling.rollout_tokens
     draws = torch.cat([torch.rand(m, steps, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
     draws = draws.to(lm.device)
     lengths = torch.tensor([p.n for p in documents], device=lm.device).repeat_interleave(m)
@@ -177,7 +177,7 @@ def _document(lm, cache, start: int, record: _Record, drawn, counts: list[int], 
     return Rollout(
         tokens=[row[:count].tolist() for row, count in zip(drawn[mine], counts, strict=True)],
         rows=[
-            Rows(
+            ContinuationStates(
                 queries=torch.stack([q[mine] for q in record.queries[layer][:t]], 2),
                 keys=cache.layers[layer].keys[mine, :, own].float(),
                 values=cache.layers[layer].values[mine, :, own].float(),

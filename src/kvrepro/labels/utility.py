@@ -9,7 +9,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Rows:
+class ContinuationStates:
     """What one attention layer needs of the continuation rows, all float32, after norm and RoPE.
 
     A row of continuation ``m`` sees the whole context and the continuation's own entries up to itself.
@@ -29,7 +29,7 @@ class Rows:
 def utility(
     keys: torch.Tensor,
     values: torch.Tensor,
-    rows: Rows,
+    rows: ContinuationStates,
     projection: torch.Tensor,
     scaling: float,
     elements: int = 2**21,
