@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from synthetic_labels import GEOMETRY, LM, corpus, document
+from synthetic_labels import GEOMETRY, LM, RECIPE, corpus, document
 from torch import nn
 
 from kvrepro.errors import InputError
@@ -18,9 +18,10 @@ from kvrepro.methods import eviction
 from kvrepro.methods.eviction.gatesight import GateSight
 from kvrepro.models.capture import prefill
 from kvrepro.training import estimators as training
-from kvrepro.training.estimators import Recipe, fit_ridge, held_out, sample_positions, train, train_mlp
+from kvrepro.training.estimators import fit_ridge, held_out, sample_positions, train, train_mlp
 
-QUICK = Recipe(hidden=8, epochs=2, positions=30, batch=16)
+WINDOW = RECIPE.window
+QUICK = dataclasses.replace(RECIPE, hidden=8, epochs=2, positions=30, batch=16)
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +52,9 @@ def test_features_are_equation_3(layer, window, read):
 
 
 def test_layers_with_fewer_features_are_padded_with_zeros():
-    assert widths(GEOMETRY) == [12, 30, 57] and columns(GEOMETRY).shape == (3, 57)
+    assert widths(GEOMETRY, WINDOW) == [12, 30, 57] and columns(GEOMETRY, WINDOW).shape == (3, 57)
     assert columns(GEOMETRY, 0).shape == (3, 3) and widths(GEOMETRY, 0) == [3, 3, 3]
-    heads = training.initial(GEOMETRY, Recipe())
+    heads = training.initial(GEOMETRY, RECIPE)
     x = heads.standardised(mlp.flat(document(0, 9).signals))
     assert not x[0, :, 12:].any() and not x[1, :, 30:].any() and x[2, :, 30:].any()
 
@@ -68,14 +69,14 @@ def test_positions_of_a_document_are_the_same_whatever_else_is_read(labelled, sa
 @pytest.mark.parametrize(("layer", "head"), [(0, 1), (2, 0)])
 def test_batched_training_is_training_each_network_alone(samples, layer, head):
     together = train_mlp(samples, GEOMETRY, QUICK)
-    start, width = training.initial(GEOMETRY, QUICK), widths(GEOMETRY)[layer]
+    start, width = training.initial(GEOMETRY, QUICK), widths(GEOMETRY, WINDOW)[layer]
     net = nn.Sequential(nn.Linear(width, QUICK.hidden), nn.ReLU(), nn.Linear(QUICK.hidden, 1))
     with torch.no_grad():
         net[0].weight.copy_(start.w1[layer, :width, head].T)
         net[0].bias.copy_(start.b1[layer, head])
         net[2].weight.copy_(start.w2[layer, head][None])
         net[2].bias.copy_(start.b2[layer, head][None])
-    x = samples.matrix[:, columns(GEOMETRY)[layer, :width]]
+    x = samples.matrix[:, columns(GEOMETRY, WINDOW)[layer, :width]]
     x = (x - x.mean(0)) / x.std(0, correction=0)
     y = samples.targets[:, layer, head]
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=1e-2)
@@ -92,7 +93,7 @@ def test_batched_training_is_training_each_network_alone(samples, layer, head):
     torch.testing.assert_close(together.w2[layer, head], net[2].weight[0], rtol=1e-3, atol=1e-5)
     doc = document(3, 20)
     z = (
-        features(doc.signals, GEOMETRY, GEOMETRY.attention_layers[layer]) - together.mean[layer, :width]
+        features(doc.signals, GEOMETRY, GEOMETRY.attention_layers[layer], WINDOW) - together.mean[layer, :width]
     ) / together.std[layer, :width]
     torch.testing.assert_close(together.predict(doc.signals)[layer, head], net(z)[:, 0].sigmoid(), rtol=1e-3, atol=1e-5)
     assert not together.w1[layer, width:].any()
@@ -115,8 +116,8 @@ def test_clipping_limits_each_network_alone(samples):
 def test_ridge_solves_the_normal_equations(samples):
     found = fit_ridge(samples, GEOMETRY, QUICK, leave_out="code")
     rows = (samples.corpus != 1).numpy()
-    for layer, width in enumerate(widths(GEOMETRY)):
-        x = samples.matrix[:, columns(GEOMETRY)[layer, :width]].double().numpy()[rows]
+    for layer, width in enumerate(widths(GEOMETRY, WINDOW)):
+        x = samples.matrix[:, columns(GEOMETRY, WINDOW)[layer, :width]].double().numpy()[rows]
         x = (x - x.mean(0)) / x.std(0)
         y = samples.targets[:, layer].double().numpy()[rows]
         weights = np.linalg.inv(x.T @ x + QUICK.ridge * len(x) * np.eye(width)) @ x.T @ (y - y.mean(0))
@@ -124,7 +125,7 @@ def test_ridge_solves_the_normal_equations(samples):
         np.testing.assert_allclose(found.b2[layer], y.mean(0), atol=1e-6)
         assert not found.w2[layer, :, width:].any()
     doc = document(3, 20)
-    x = (features(doc.signals, GEOMETRY, 9) - found.mean[2]) / found.std[2]
+    x = (features(doc.signals, GEOMETRY, 9, WINDOW) - found.mean[2]) / found.std[2]
     torch.testing.assert_close(found.predict(doc.signals)[2], (x @ found.w2[2].T + found.b2[2]).T)
 
 
@@ -140,7 +141,7 @@ def test_a_left_out_corpus_is_not_seen(labelled, samples):
 
 
 def test_the_networks_learn_what_the_signals_tell(labelled):
-    heads = train_mlp(sample_positions(labelled, Recipe()), GEOMETRY, Recipe(epochs=60, batch=32))
+    heads = train_mlp(sample_positions(labelled, RECIPE), GEOMETRY, dataclasses.replace(RECIPE, epochs=60, batch=32))
     doc = document(99, 200)
     best, predicted = doc.utility[1, 0].topk(20).indices, heads.predict(doc.signals)[1, 0].topk(20).indices
     assert len(set(best.tolist()) & set(predicted.tolist())) >= 12
@@ -197,8 +198,9 @@ def test_estimators_of_another_model_are_refused(trained, tmp_path):
 
 def test_folds_come_back_as_they_were(labelled, tmp_path):
     found = held_out(labelled, GEOMETRY, QUICK)
-    folds.save(tmp_path / "folds.safetensors", found, labelled[0].meta)
-    again = folds.load(tmp_path / "folds.safetensors", LM.fingerprint, GEOMETRY.as_dict())
+    folds.save(tmp_path / "folds.safetensors", found, labelled[0].meta | {"recipe": dataclasses.asdict(QUICK)})
+    again, meta = folds.load(tmp_path / "folds.safetensors", LM.fingerprint, GEOMETRY.as_dict())
+    assert meta["recipe"]["window"] == WINDOW
     assert list(again) == ["code", "maths", "prose"] and set(again["code"]) == {"age_mlp", "ridge", "mlp"}
     signals = document(3, 20).signals
     for name, heads in found["code"].items():
@@ -210,7 +212,7 @@ def test_folds_come_back_as_they_were(labelled, tmp_path):
 def test_recipes_that_cannot_be_run_are_refused(labelled):
     for wrong in ({"epochs": 0}, {"learning_rate": 0.0}, {"window": -1}):
         with pytest.raises(InputError, match="estimators:"):
-            Recipe(**wrong)
+            dataclasses.replace(RECIPE, **wrong)
     with pytest.raises(InputError, match="no labelled corpora"):
         sample_positions([], QUICK)
     with pytest.raises(InputError, match="diverged"):

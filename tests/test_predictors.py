@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
 import pytest
 import torch
 from scipy.stats import spearmanr
-from synthetic_labels import GEOMETRY, corpus, document
+from synthetic_labels import GEOMETRY, RECIPE, corpus, document
 
 from kvrepro.analysis.memory import SlowHeads, half_lives, slow_heads, static_half_lives
 from kvrepro.analysis.names import METRICS, PREDICTORS
@@ -17,7 +18,9 @@ from kvrepro.analysis.ranking import ranking, spearman, top_count
 from kvrepro.errors import InputError
 from kvrepro.models.capture import prefill
 from kvrepro.results import SCHEMA
-from kvrepro.training.estimators import Recipe, held_out
+from kvrepro.training.estimators import held_out
+
+WINDOW = RECIPE.window
 
 
 def test_metrics_by_hand():
@@ -94,7 +97,7 @@ def test_a_window_without_a_slow_head_takes_its_slowest():
 def test_untrained_signals():
     doc = document(0, 11)
     slow = SlowHeads(torch.arange(21.0).view(7, 3), threshold=19)  # heads 1 and 2 of GDN layer 6 (layer 8)
-    found = untrained(doc, GEOMETRY, 9, slow)
+    found = untrained(doc, GEOMETRY, 9, slow, WINDOW)
     window = range(1, 7)
     for i in range(11):
         beta, g, v = (doc.signals[:, i, :, s] for s in range(3))
@@ -111,8 +114,8 @@ def test_untrained_signals():
 
 @pytest.fixture(scope="module")
 def rows(labelled):
-    folds = held_out(labelled, GEOMETRY, Recipe(hidden=16, epochs=30, batch=32))
-    return predictor_rows(labelled, folds, GEOMETRY, slow_heads(labelled, 100), "quick")
+    folds = held_out(labelled, GEOMETRY, dataclasses.replace(RECIPE, hidden=16, epochs=30, batch=32))
+    return predictor_rows(labelled, folds, GEOMETRY, slow_heads(labelled, 100), WINDOW, "quick")
 
 
 def test_rows_are_complete_and_tidy(rows):
@@ -137,25 +140,33 @@ def test_rows_order_the_predictors_as_they_were_planted(rows):
     assert value["oracle"] > 0.4 and value["mlp"] < 0.4
 
 
+def test_untrained_signals_come_from_the_window(labelled):
+    doc, slow = labelled[0][0], slow_heads(labelled, 100)
+    for window in (1, 2):
+        layers = list(range(7 - window, 7))  # of the seven GDN layers, all before attention layer 9
+        expected = doc.signals[layers][..., 0].mean((0, 2))
+        torch.testing.assert_close(untrained(doc, GEOMETRY, 9, slow, window)["beta"], expected)
+
+
 def test_the_oracle_finds_the_planted_head(labelled):
     assert {k: v.tolist() for k, v in oracle_cells(labelled, GEOMETRY).items()} == {1: [1, 1], 4: [1, 1], 9: [1, 1]}
 
 
 def test_a_corpus_without_a_fold_is_refused(labelled):
-    folds = held_out(labelled, GEOMETRY, Recipe(hidden=2, epochs=1))
+    folds = held_out(labelled, GEOMETRY, dataclasses.replace(RECIPE, hidden=2, epochs=1))
     del folds["code"]
     with pytest.raises(InputError, match="without corpus 'code'"):
-        predictor_rows(labelled, folds, GEOMETRY, slow_heads(labelled, 100), "quick")
+        predictor_rows(labelled, folds, GEOMETRY, slow_heads(labelled, 100), WINDOW, "quick")
 
 
 def test_the_example_document_is_the_median_one(labelled):
     assert example_layer(GEOMETRY) == 9
     slow = slow_heads(labelled, 100)
-    rows = example_rows(labelled, GEOMETRY, slow, "quick")
+    rows = example_rows(labelled, GEOMETRY, slow, WINDOW, "quick")
     SCHEMA.validate(rows)
     found = json.loads(rows["options"][0])
     rhos = sorted(
-        spearmanr(untrained(d, GEOMETRY, 9, slow)["write_slow"], d.utility[2].mean(0)).statistic
+        spearmanr(untrained(d, GEOMETRY, 9, slow, WINDOW)["write_slow"], d.utility[2].mean(0)).statistic
         for c in labelled
         for d in c
     )

@@ -16,12 +16,12 @@ with job(snakemake) as run:
     labelled = [LabelledCorpus(path) for path in snakemake.input.labels]
     meta = labelled[0].meta
     geometry = Geometry.from_dict(meta["geometry"])
-    trained = folds.load(snakemake.input.folds[0], meta["fingerprint"], meta["geometry"])
-    slow = slow_heads(labelled, settings["slow_threshold"])
+    trained, about = folds.load(snakemake.input.folds[0], meta["fingerprint"], meta["geometry"])
+    slow, window = slow_heads(labelled, settings["slow_threshold"]), about["recipe"]["window"]
     checks = [row for corpus in labelled for row in check_rows(corpus, tier)]
     parts = [
-        predictor_rows(labelled, trained, geometry, slow, tier, settings["seed"]),
-        example_rows(labelled, geometry, slow, tier, settings["seed"]),
+        predictor_rows(labelled, trained, geometry, slow, window, tier, settings["seed"]),
+        example_rows(labelled, geometry, slow, window, tier, settings["seed"]),
         pd.DataFrame(checks),
         pd.DataFrame(gate_rows(labelled, tier)),
     ]

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from kvrepro.labels.corpus import LabelledCorpus
-from kvrepro.models.capture import decoder_layers
+from kvrepro.models.capture import LOG_DECAY, decoder_layers
 from kvrepro.models.loading import LoadedModel
-
-DECAY = 1  #: where the log-decay stands in the signals
 
 
 def half_lives(labelled: Sequence[LabelledCorpus]) -> torch.Tensor:
     """ln 0.5 over the mean log-decay of each document: ``[documents, gdn_layers, gdn_heads]``, in tokens."""
-    mean = torch.stack([doc.signals[..., DECAY].double().mean(1) for corpus in labelled for doc in corpus])
+    mean = torch.stack([doc.signals[..., LOG_DECAY].double().mean(1) for corpus in labelled for doc in corpus])
     return math.log(0.5) / mean.clamp(max=-1e-9)
 
 

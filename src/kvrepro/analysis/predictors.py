@@ -17,6 +17,7 @@ from kvrepro.errors import InputError
 from kvrepro.estimators.features import window_layers
 from kvrepro.estimators.folds import Folds
 from kvrepro.labels.corpus import LabelledCorpus, Labels, document_seed
+from kvrepro.models.capture import LOG_DECAY, MAGNITUDE, WRITE_GATE
 from kvrepro.models.geometry import Geometry
 
 ORACLE_PERCENT = 10
@@ -24,16 +25,16 @@ ORACLE_PERCENT = 10
 EXAMPLE_DEPTH = 13 / 15
 
 
-def untrained(doc: Labels, geometry: Geometry, layer: int, slow: SlowHeads) -> dict[str, torch.Tensor]:
+def untrained(doc: Labels, geometry: Geometry, layer: int, slow: SlowHeads, window: int) -> dict[str, torch.Tensor]:
     """Scores ``[n]`` of the untrained signals for attention layer ``layer`` (its number in the model), random and
-    oracle excepted. Without a GDN layer before it there is only age."""
+    oracle excepted, from the ``window`` GDN layers before it. Without a GDN layer there is only age."""
     scores = {"age": -torch.arange(doc.n, dtype=torch.float32)}
-    window = window_layers(geometry, layer)
-    if not window:
+    layers = window_layers(geometry, layer, window)
+    if not layers:
         return scores
-    beta, g, v = doc.signals[window].unbind(-1)  # [window, n, heads]
+    beta, g, v = (doc.signals[layers][..., s] for s in (WRITE_GATE, LOG_DECAY, MAGNITUDE))  # [window, n, heads]
     write = beta * v
-    mask = slow.within(window)[0][:, None].expand_as(write)
+    mask = slow.within(layers)[0][:, None].expand_as(write)
     count = mask[:, 0].sum()
     return scores | {
         "v_preceding": v[-1].mean(-1),
@@ -48,7 +49,8 @@ def untrained(doc: Labels, geometry: Geometry, layer: int, slow: SlowHeads) -> d
 
 def _cells(doc: Labels, layers: int) -> torch.Tensor:
     """Effective write β‖v‖ of every head of the first ``layers`` GDN layers: ``[cells, n]``."""
-    return (doc.signals[:layers, ..., 0] * doc.signals[:layers, ..., 2]).transpose(1, 2).flatten(0, 1)
+    signals = doc.signals[:layers]
+    return (signals[..., WRITE_GATE] * signals[..., MAGNITUDE]).transpose(1, 2).flatten(0, 1)
 
 
 def oracle_cells(labelled: Sequence[LabelledCorpus], geometry: Geometry) -> dict[int, torch.Tensor]:
@@ -75,10 +77,13 @@ def predictor_rows(
     folds: Folds,
     geometry: Geometry,
     slow: SlowHeads,
+    window: int,
     tier: str,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Tidy rows, experiment ``predictors``: one per predictor, attention layer, document and metric.
+
+    ``window`` is the number of GDN layers that the folds were trained to read; untrained signals come from the same.
 
     Columns: method is a key of PREDICTORS, task the corpus, item the document, metric one of METRICS (a
     fraction, mean over KV heads), options ``{"layer": l}``, with ``"slow_heads"`` and ``"stand_in"`` for predictors
@@ -95,12 +100,12 @@ def predictor_rows(
             for number, layer in enumerate(geometry.attention_layers):
                 utility = doc.utility[number]
                 scores = {"random": torch.rand(utility.shape, generator=generator)}
-                scores |= untrained(doc, geometry, layer, slow)
+                scores |= untrained(doc, geometry, layer, slow, window)
                 if layer in oracle:
                     scores["oracle"] = _cells(doc, len(geometry.gdn_layers))[oracle[layer]]
                 scores |= {name: predicted[number] for name, predicted in learned.items()}
                 values = ranking(torch.stack([s.expand_as(utility) for s in scores.values()]), utility)
-                options = _options(geometry, layer, slow)
+                options = _options(geometry, layer, slow, window)
                 found += [
                     (name, options.get(name, options[""]), corpus.name, i, metric, value)
                     for metric, per_head in values.items()
@@ -110,13 +115,13 @@ def predictor_rows(
     return _tidy(rows, "predictors", labelled, tier, seed)
 
 
-def _options(geometry: Geometry, layer: int, slow: SlowHeads) -> dict[str, str]:
+def _options(geometry: Geometry, layer: int, slow: SlowHeads, window: int) -> dict[str, str]:
     """The options column by predictor; under "" that of all others."""
     plain = {"layer": layer}
-    window = window_layers(geometry, layer)
-    if not window:
+    layers = window_layers(geometry, layer, window)
+    if not layers:
         return {"": json.dumps(plain)}
-    mask, stand_in = slow.within(window)
+    mask, stand_in = slow.within(layers)
     read = json.dumps(plain | {"slow_heads": int(mask.sum()), "stand_in": stand_in, "threshold": slow.threshold})
     return {"": json.dumps(plain), "v_slow": read, "write_slow": read}
 
@@ -133,7 +138,7 @@ def example_layer(geometry: Geometry) -> int:
 
 
 def example_rows(
-    labelled: Sequence[LabelledCorpus], geometry: Geometry, slow: SlowHeads, tier: str, seed: int = 0
+    labelled: Sequence[LabelledCorpus], geometry: Geometry, slow: SlowHeads, window: int, tier: str, seed: int = 0
 ) -> pd.DataFrame:
     """Tidy rows of Figure 5, experiment ``example_document``: both traces of the document whose Spearman correlation
     between slow-head β‖v‖ and the KV-head mean of U is the median (of an even number, the lower one).
@@ -143,13 +148,13 @@ def example_rows(
     """
     layer = example_layer(geometry)
     number = geometry.attention_layers.index(layer)
-    if not window_layers(geometry, layer):
+    if not window_layers(geometry, layer, window):
         raise InputError(f"attention layer {layer} has no GDN layer before it; Figure 5 needs one.")
 
     def traces(doc: Labels) -> dict[str, torch.Tensor]:
         return {
             "utility": doc.utility[number].mean(0),
-            "write_slow": untrained(doc, geometry, layer, slow)["write_slow"],
+            "write_slow": untrained(doc, geometry, layer, slow, window)["write_slow"],
         }
 
     correlated = []

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import torch
 
+from kvrepro.models.capture import SIGNALS
 from kvrepro.models.geometry import Geometry
 
-WINDOW = 6  #: GDN layers an estimator reads (§4.1; Appendix F varies it)
 AGES = 3
 
 
-def window_layers(geometry: Geometry, layer: int, window: int = WINDOW) -> list[int]:
+def window_layers(geometry: Geometry, layer: int, window: int) -> list[int]:
     """Indices into ``geometry.gdn_layers`` of the up to ``window`` GDN layers that precede attention layer ``layer``
     (the layer's number in the model)."""
     before = [k for k, i in enumerate(geometry.gdn_layers) if i < layer]
@@ -37,10 +37,10 @@ def flat(signals: torch.Tensor) -> torch.Tensor:
     return torch.cat([signals.transpose(0, 1).flatten(1), ages(n, signals.device), zero], 1)
 
 
-def columns(geometry: Geometry, window: int = WINDOW) -> torch.Tensor:
+def columns(geometry: Geometry, window: int) -> torch.Tensor:
     """Columns of the flat matrix that each attention layer reads: ``[attention_layers, widest]`` int64, padded with the
     zero column. ``window`` 0 leaves the ages alone (the age-only control)."""
-    per_layer = geometry.gdn_heads * 3
+    per_layer = geometry.gdn_heads * SIGNALS
     first_age = len(geometry.gdn_layers) * per_layer
     rows = []
     for layer in geometry.attention_layers:
@@ -50,15 +50,15 @@ def columns(geometry: Geometry, window: int = WINDOW) -> torch.Tensor:
     return torch.tensor([row + [first_age + AGES] * (widest - len(row)) for row in rows])
 
 
-def widths(geometry: Geometry, window: int = WINDOW) -> list[int]:
+def widths(geometry: Geometry, window: int) -> list[int]:
     """How many features each attention layer has, padding not counted."""
     return [
-        len(window_layers(geometry, layer, window)) * geometry.gdn_heads * 3 + AGES
+        len(window_layers(geometry, layer, window)) * geometry.gdn_heads * SIGNALS + AGES
         for layer in geometry.attention_layers
     ]
 
 
-def features(signals: torch.Tensor, geometry: Geometry, layer: int, window: int = WINDOW) -> torch.Tensor:
+def features(signals: torch.Tensor, geometry: Geometry, layer: int, window: int) -> torch.Tensor:
     """Features ``[n, F]`` of attention layer ``layer`` (its number in the model), exactly Eq. 3, not standardised.
 
     signals ``[gdn_layers, n, gdn_heads, 3]``; F = 3 * gdn_heads * (layers in the window) + 3.

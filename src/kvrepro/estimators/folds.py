@@ -28,8 +28,11 @@ def save(path: str | Path, folds: Folds, meta: Mapping[str, Any]) -> None:
     tensorfile.write(path, tensors, dict(meta) | {"kind": KIND, "tensors": sorted(tensors)})
 
 
-def load(path: str | Path, fingerprint: str, geometry: dict[str, Any]) -> Folds:
-    """All folds of a model; InputError when the file is missing, corrupt or another model's."""
+def load(path: str | Path, fingerprint: str, geometry: dict[str, Any]) -> tuple[Folds, dict[str, Any]]:
+    """All folds of a model and the ``meta`` they were saved with.
+
+    InputError when the file is missing, corrupt or another model's.
+    """
     file = tensorfile.TensorFile(path, KIND, REMEDY)
     file.belongs_to(fingerprint, geometry)
     parts: dict[str, dict[str, dict[str, Any]]] = {}
@@ -37,4 +40,5 @@ def load(path: str | Path, fingerprint: str, geometry: dict[str, Any]) -> Folds:
         corpus, name, field = key.rsplit("/", 2)
         parts.setdefault(corpus, {}).setdefault(name, {})[field] = file.read(key)
     empty = dict.fromkeys(Heads.__dataclass_fields__)
-    return {c: {name: Heads(**empty | fields) for name, fields in named.items()} for c, named in parts.items()}
+    folds = {c: {name: Heads(**empty | fields) for name, fields in named.items()} for c, named in parts.items()}
+    return folds, file.meta

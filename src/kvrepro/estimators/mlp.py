@@ -11,6 +11,7 @@ import torch
 from kvrepro import tensorfile
 from kvrepro.errors import InputError
 from kvrepro.estimators.features import flat
+from kvrepro.models.capture import SIGNALS
 from kvrepro.models.geometry import Geometry
 
 KIND = "estimators"
@@ -76,7 +77,7 @@ class Estimators:
         signals ``[gdn_layers, n, gdn_heads, 3]``. Raises InputError when the signals are not of the model's shape.
         """
         g = self.geometry
-        if signals.ndim != 4 or (signals.shape[0], *signals.shape[2:]) != (len(g.gdn_layers), g.gdn_heads, 3):
+        if signals.ndim != 4 or (signals.shape[0], *signals.shape[2:]) != (len(g.gdn_layers), g.gdn_heads, SIGNALS):
             raise InputError(
                 f"signals of shape {tuple(signals.shape)} do not fit estimators of {self.model}; use its own prefill."
             )

@@ -18,7 +18,6 @@ from kvrepro.models.attention import observing
 from kvrepro.models.geometry import Geometry
 from kvrepro.models.loading import LoadedModel
 
-
 #: The order of the signals of a GDN head (Eq. 1): write gate beta, log-decay g, write magnitude ||v||.
 WRITE_GATE, LOG_DECAY, MAGNITUDE = range(3)
 SIGNALS = 3

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
 from kvrepro.errors import InputError
-from kvrepro.estimators.features import WINDOW, columns, flat, widths
+from kvrepro.estimators.features import columns, flat, widths
 from kvrepro.estimators.mlp import Estimators, Heads
 from kvrepro.labels.corpus import LabelledCorpus, document_seed
 from kvrepro.models.geometry import Geometry
@@ -20,19 +20,22 @@ CHUNK = 32768  #: samples whose statistics are taken at a time
 
 @dataclass(frozen=True)
 class Recipe:
-    """Appendix G. Three things it does not say are chosen here: the batch size, the ReLU, and ridge's penalty, which is
-    ``ridge`` times the number of samples on standardised features."""
+    """How estimators are trained: the section ``estimators`` of a config, after §4.1 and Appendix G.
 
-    hidden: int = 64
-    epochs: int = 12
-    learning_rate: float = 2e-3
-    weight_decay: float = 1e-2
-    clip: float = 1.0
-    positions: int = 500
-    window: int = WINDOW
-    seed: int = 0
-    batch: int = 512
-    ridge: float = 0.1
+    Three things the paper does not say are chosen here: the batch size, the ReLU, and ridge's penalty, which is
+    ``ridge`` times the number of samples on standardised features.
+    """
+
+    window: int
+    hidden: int
+    epochs: int
+    positions: int
+    learning_rate: float
+    weight_decay: float
+    clip: float
+    batch: int
+    ridge: float
+    seed: int
 
     def __post_init__(self):
         if min(self.hidden, self.epochs, self.positions, self.batch) < 1 or self.window < 0:
@@ -178,7 +181,7 @@ LEARNED: dict[str, Callable[[Samples, Geometry, Recipe, str | None], Heads]] = {
 
 
 def _ages_only(recipe: Recipe) -> Recipe:
-    return Recipe(**asdict(recipe) | {"window": 0})
+    return replace(recipe, window=0)
 
 
 def train(labelled: Sequence[LabelledCorpus], geometry: Geometry, recipe: Recipe, device: str = "cpu") -> Estimators:
