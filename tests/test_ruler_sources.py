@@ -9,8 +9,10 @@ import re
 import pytest
 from ruler_tools import offline, prose, tokenizer, words
 
+from kvrepro import identity
 from kvrepro.benchmarks import ruler
 from kvrepro.benchmarks.ruler import sources
+from kvrepro.data import corpora
 from kvrepro.errors import InputError
 
 
@@ -57,6 +59,26 @@ def files(tmp_path_factory):
 
 def documents(example):
     return re.split(r"(?:\n\n|^)Document \d+:\n", example.context)[1:]
+
+
+def test_a_config_section_names_its_sources(files):
+    found = ruler.from_settings({"prose": "kjv", "word_count": 50, "list_word_tokens": 2}, tokenizer())
+    assert found.prose and found.words and set(found.words) < set(found.first_words)
+    assert {len(tokenizer().encode(f" {word}", add_special_tokens=False)) for word in found.words} == {2}
+    free = ruler.from_settings({"prose": "kjv", "word_count": 50}, tokenizer())
+    assert free.words == free.first_words == found.first_words
+    official = ruler.from_settings({"essays": files["essays"], "squad": files["squad"]}, tokenizer())
+    assert official.prose.from_start and not official.words and official.quizzes["squad"].name
+
+
+def test_what_the_items_are_made_of_is_hashed(files, tmp_path):
+    words = identity.ruler_sources({"prose": "kjv", "word_count": 50})
+    assert set(words) == set(corpora.names()) and len(set(words.values())) == len(words)
+    assert set(identity.ruler_sources({"prose": "kjv"})) == {"kjv"}
+    copies = [write(tmp_path / f"{i}.json", files["essays"].read_text() + " " * (i // 2)) for i in range(3)]
+    first, same, other = (identity.ruler_sources({"essays": str(path)})["essays"] for path in copies)
+    assert first == same != other
+    assert identity.ruler_sources({"essays": str(tmp_path / "none")}) == {"essays": "missing"}
 
 
 def test_squad(files):

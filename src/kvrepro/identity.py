@@ -13,10 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kvrepro.benchmarks.ruler.sources import OFFICIAL_FILES
 from kvrepro.data.sources import Shipped, manifest, source
 from kvrepro.methods import admission, discovery, eviction
 from kvrepro.models import registry
 from kvrepro.models.loading import fingerprint
+from kvrepro.results import sha256_file
 
 
 @cache
@@ -41,6 +43,19 @@ def corpus(entry: str | Mapping[str, Any]) -> str:
     """Identity of a corpus: the checksum of one that ships with the repository, else what the config says of it."""
     found = source(entry)
     return manifest()[found.name]["sha256"][:16] if isinstance(found, Shipped) else str(found)
+
+
+def ruler_sources(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Identity of every text that RULER's items are made of, by corpus or key of the config: the prose, all corpora of
+    the repository where words are counted over them, and official files."""
+    read = set(manifest()) if settings.get("word_count") else set()
+    found = {name: corpus(name) for name in sorted(read | ({settings["prose"]} if settings.get("prose") else set()))}
+    return found | {key: _file(settings[key]) for key in OFFICIAL_FILES if settings.get(key)}
+
+
+@cache
+def _file(path: str) -> str:
+    return sha256_file(path)[:16] if Path(path).exists() else "missing"
 
 
 def methods(eviction_table: Mapping[str, Mapping], admission_table: Mapping[str, Mapping]) -> dict[str, Any]:

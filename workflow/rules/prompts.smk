@@ -17,7 +17,7 @@ rule ruler_prompts:
         number=config["ruler"]["items"],
         sources=config["ruler"]["sources"],
         seed=config["seed"],
-        prose=[identity.corpus(config["ruler"]["sources"].get("prose") or "kjv")],
+        texts=identity.ruler_sources(config["ruler"]["sources"]),
         tokenizer=model_tokenizer,
     script:
         "../scripts/ruler_prompts.py"

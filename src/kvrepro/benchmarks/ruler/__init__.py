@@ -27,12 +27,13 @@ from kvrepro.benchmarks.ruler.prompts import (
     write_prompts,
 )
 from kvrepro.benchmarks.ruler.score import score
-from kvrepro.benchmarks.ruler.sources import Sources, offline, sentences, with_files
+from kvrepro.benchmarks.ruler.sources import Sources, from_settings, offline, sentences, with_files
 
 __all__ = [
     "MANIFEST_COLUMNS",
     "TASKS",
     "Sources",
+    "from_settings",
     "generate",
     "offline",
     "read_manifest",

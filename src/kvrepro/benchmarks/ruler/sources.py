@@ -18,9 +18,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvrepro.benchmarks.ruler import facts
-from kvrepro.benchmarks.ruler.draws import EVAL, TRAIN
+from kvrepro.benchmarks.ruler.draws import EVAL, TRAIN, of_length
+from kvrepro.data import corpora
 from kvrepro.data.corpora import SENTENCE_END
 from kvrepro.errors import InputError, unknown
+
+#: Keys of ``ruler.sources`` that hold the path of a file of the official scripts.
+OFFICIAL_FILES = ("squad", "hotpotqa", "essays", "english_words")
 
 
 def sentences(text: str) -> list[str]:
@@ -178,6 +182,20 @@ def offline(
         quizzes={"squad": GeneratedFacts(1), "hotpotqa": GeneratedFacts(2)},
         split=split,
     )
+
+
+def from_settings(settings: Mapping[str, Any], tokenizer: Any) -> Sources:
+    """Sources as the section ``ruler.sources`` of a config names them.
+
+    ``prose`` is a corpus of the repository, whose held-out sentences are the haystack; ``word_count`` the occurrences
+    in all corpora of the repository from which on a word is used; ``list_word_tokens`` the tokens of a list word of cwe
+    in ``tokenizer`` (0: any number). The other keys are those of :func:`with_files`.
+    """
+    files = dict(settings)
+    prose, count, length = (files.pop(key, None) for key in ("prose", "word_count", "list_word_tokens"))
+    words = corpora.common_words(count) if count else []
+    listed = of_length(words, length or 0, lambda s: len(tokenizer.encode(s, add_special_tokens=False)))
+    return with_files(offline(corpora.sentences(prose, "heldout") if prose else [], words, list_words=listed), **files)
 
 
 def with_files(

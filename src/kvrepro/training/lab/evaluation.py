@@ -26,8 +26,6 @@ from tokenizers import Tokenizer
 
 from kvrepro.benchmarks import ruler
 from kvrepro.benchmarks.example import render
-from kvrepro.benchmarks.ruler import draws
-from kvrepro.data import corpora
 from kvrepro.errors import InputError
 from kvrepro.training.lab import checkpoint
 from kvrepro.training.lab.config import load_config
@@ -37,9 +35,7 @@ from kvrepro.training.lab.model import build_model
 from kvrepro.training.lab.rows import EOS
 from kvrepro.training.lab.texts import heldout_documents
 
-HAYSTACK = "kjv"  # held-out documents of this corpus are the haystack of the items
-WORD_COUNT = 50  # occurrences from which on a word may be a key or list word of an item
-LIST_WORD_TOKENS = 2  # tokens of a list word of cwe
+SOURCES = {"prose": "kjv", "word_count": 50, "list_word_tokens": 2}  # as ruler.sources of the tiers
 SEED = 7_000_000  # of the items; the workflow's evaluation uses other seeds
 ROW = 1024  # tokens a row when perplexity is measured
 
@@ -68,13 +64,6 @@ def draft(task: str, references: tuple[str, ...]) -> str:
     if len(references) > 1 and task.startswith("niah"):
         return f" {', '.join(references[:-1])}, and {references[-1]}"
     return " " + references[0]
-
-
-def evaluation_sources(tokenizer) -> ruler.Sources:
-    """Held-out prose, common words and generated facts, all of the evaluation split."""
-    words = corpora.common_words(WORD_COUNT)
-    listed = draws.of_length(words, LIST_WORD_TOKENS, lambda s: len(tokenizer.encode(s, add_special_tokens=False)))
-    return ruler.offline(corpora.sentences(HAYSTACK, "heldout"), words, "eval", listed)
 
 
 def make_items(tokenizer, length: int, count: int, sources: ruler.Sources) -> list[Item]:
@@ -263,7 +252,7 @@ def main(argv: list[str] | None = None) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(args.data)
-    sources = evaluation_sources(tokenizer)
+    sources = ruler.from_settings(SOURCES, tokenizer)
     for entry in args.counts:
         length, count = map(int, entry.split(":"))
         write_items(args.data, length, make_items(tokenizer, length, count, sources))
