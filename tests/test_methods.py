@@ -21,18 +21,6 @@ from kvrepro.models.capture import prefill
 from kvrepro.training.estimators import initial
 
 MODELS = ("tiny_hybrid", "tiny_dense")
-RECIPE = Recipe(
-    window=6,
-    hidden=64,
-    epochs=1,
-    positions=10,
-    learning_rate=1e-3,
-    weight_decay=0.0,
-    clip=1.0,
-    batch=10,
-    ridge=0.1,
-    seed=0,
-)
 ON_ITS_MODELS = [(name, m) for name in eviction.names() for m in MODELS if (name, m) != ("gatesight", "tiny_dense")]
 
 

@@ -84,7 +84,8 @@ def label_documents(
     """Labels of documents whose continuations decode as one batch.
 
     With a chat model a document stands in a user turn, after which the model's answer begins (Appendix B); the tokens
-    of the template are prefilled but get no label. Raises InputError when the model has no GDN layers, a document is empty or too long, or a check fails.
+    of the template are prefilled but get no label. Raises InputError when the model has no GDN layers, a document is
+    empty or too long, or a check fails.
     """
     g = lm.geometry
     if not g.gdn_layers:
