@@ -1,3 +1,4 @@
+import json
 import random
 import shutil
 from dataclasses import asdict, replace
@@ -17,7 +18,7 @@ from kvrepro.benchmarks.ruler.draws import split_of
 from kvrepro.errors import InputError
 from kvrepro.training.lab import checkpoint, evaluation
 from kvrepro.training.lab.batches import batches, make_batch
-from kvrepro.training.lab.config import LabConfig, Stage, load_config
+from kvrepro.training.lab.config import LabConfig, Part, Stage, load_config
 from kvrepro.training.lab.export import export_weights, model_card
 from kvrepro.training.lab.fast import FastForward
 from kvrepro.training.lab.model import build_model
@@ -54,14 +55,12 @@ DENSE = SHARED | {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
 }
 STAGE = Stage(until=1, lengths={128: 1}, plain=0.2, helper=0.5, tasks={"niah_single_1": 1, "vt": 1})
+PART = Part(total_steps=12, learning_rate=5e-3, final_learning_rate=1e-3, warmup_steps=3, stages=(STAGE,))
+LATER = replace(PART, total_steps=8, learning_rate=2e-3, seed_offset=10, stages=(replace(STAGE, plain=0.5),))
 CONFIG = LabConfig(
     name="tiny",
     model=DENSE,
-    total_steps=12,
     batch_tokens=512,
-    learning_rate=5e-3,
-    final_learning_rate=1e-3,
-    warmup_steps=3,
     weight_decay=0.05,
     betas=(0.9, 0.95),
     clip=1.0,
@@ -71,7 +70,7 @@ CONFIG = LabConfig(
     check_every=1000,
     check_items=1,
     check_lengths=(),
-    stages=(STAGE,),
+    parts=(PART,),
 )
 
 
@@ -214,7 +213,7 @@ def test_rows_have_the_pieces_of_evaluation(maker, data, words, prose, task):
         example,
         instruction=instruction,
         context="".join(s for s, _ in sample[1]),
-        questions=(replace(example.questions[0], text=question),),
+        questions=(replace(example.questions[0], text=question, answer_prefix=""),),
     )
     prompt = render(twin, tokenizer)
     assert ids == prompt.prefix + prompt.questions[0]
@@ -235,14 +234,16 @@ def test_cwe_answers_come_in_random_order(maker):
 
 
 def test_batches_depend_on_the_step_alone(maker, data):
-    expected = [make_batch(CONFIG, maker, 3, step) for step in range(4, 8)]
+    expected = [make_batch(CONFIG, PART, maker, 3, step) for step in range(4, 8)]
     for start, workers in ((4, 0), (5, 1)):
-        source = batches(CONFIG, data, 3, start, workers)
+        source = batches(CONFIG, PART, data, 3, start, workers)
         for ids, codes in expected[start - 4 :]:
             got_ids, got_codes = next(source)
             assert np.array_equal(ids, got_ids) and np.array_equal(codes, got_codes)
         del source
-    assert not np.array_equal(expected[0][0], make_batch(CONFIG, maker, 4, 4)[0])
+    assert not np.array_equal(expected[0][0], make_batch(CONFIG, PART, maker, 4, 4)[0])
+    shifted = make_batch(CONFIG, replace(PART, seed_offset=2), maker, 1, 4)
+    assert np.array_equal(expected[0][0], shifted[0])
 
 
 def trainer(config, run, data):
@@ -253,7 +254,7 @@ def trainer(config, run, data):
 def run_training(config, run, data, **kwargs):
     one = trainer(config, run, data)
     kwargs.setdefault("say", lambda text: None)
-    return train(one, batches(config, data, 0, one.step, 0), None, **kwargs), one
+    return train(one, lambda part, step: batches(config, part, data, 0, step, 0), None, **kwargs), one
 
 
 def test_an_interrupted_run_continues_as_if_it_had_not_been(tmp_path, data):
@@ -262,31 +263,72 @@ def test_an_interrupted_run_continues_as_if_it_had_not_been(tmp_path, data):
     done, part = run_training(CONFIG, tmp_path / "part", data, max_seconds=0)
     assert not done and part.step == 1 and not (tmp_path / "part/done").exists()
     done, part = run_training(CONFIG, tmp_path / "part", data)
-    assert done and part.step == CONFIG.total_steps
+    assert done and part.step == PART.total_steps
     for a, b in zip(whole.parameters, part.parameters, strict=True):
         assert torch.equal(a, b)
     curve = (tmp_path / "part/loss.csv").read_text().splitlines()
-    assert curve[0].startswith("step,") and len(curve) == 1 + CONFIG.total_steps // CONFIG.log_every
+    assert curve[0].startswith("part,step,") and len(curve) == 1 + PART.total_steps // CONFIG.log_every
     with pytest.raises(InputError, match="another config or seed"):
         checkpoint.load(tmp_path / "part", replace(CONFIG, clip=2.0))
 
 
+def test_a_run_of_two_parts_continues_within_either(tmp_path, data, monkeypatch):
+    config = replace(CONFIG, parts=(PART, LATER))
+    done, whole = run_training(config, tmp_path / "whole", data)
+    assert done and whole.number == 1 and whole.step == LATER.total_steps
+    stops = iter([(0, 5), (1, 0), (1, 3)])  # within the first part, as the second begins, and within it
+    for stop in stops:
+        one = trainer(config, tmp_path / "part", data)
+
+        def until(*batch, one=one, stop=stop, step=one.train_step):
+            if (one.number, one.step) == stop:
+                one.save()
+                raise KeyboardInterrupt
+            return step(*batch)
+
+        monkeypatch.setattr(one, "train_step", until)
+        with pytest.raises(KeyboardInterrupt):
+            train(one, lambda part, step: batches(config, part, data, 0, step, 0), None, say=lambda text: None)
+        assert not (tmp_path / "part/done").exists()
+    done, resumed = run_training(config, tmp_path / "part", data)
+    assert done and (tmp_path / "part/done").exists()
+    for a, b in zip(whole.parameters, resumed.parameters, strict=True):
+        assert torch.equal(a, b)
+    assert [(p["part"], p["step"]) for p in whole.curve] == [(1, 4), (1, 8), (1, 12), (2, 4), (2, 8)]
+
+
+def test_a_later_part_begins_with_the_rounded_weights_of_the_one_before(tmp_path, data):
+    _, first = run_training(CONFIG, tmp_path / "first", data)
+    config = replace(CONFIG, parts=(PART, LATER))
+    both = trainer(config, tmp_path / "both", data)
+    done = train(both, lambda part, step: batches(config, part, data, 0, step, 0), None, say=lambda text: None)
+    alone = trainer(replace(CONFIG, parts=(LATER,)), tmp_path / "alone", data)
+    with torch.no_grad():
+        for a, b in zip(alone.parameters, first.parameters, strict=True):
+            a.copy_(b.to(torch.bfloat16).float())
+            assert not torch.equal(a, b) or b.dim() < 2
+    train(alone, lambda part, step: batches(alone.config, part, data, 0, step, 0), None, say=lambda text: None)
+    assert done
+    for a, b in zip(both.parameters, alone.parameters, strict=True):
+        assert torch.equal(a, b)
+
+
 def test_training_lowers_the_loss(tmp_path, data):
-    config = replace(CONFIG, total_steps=60, log_every=10)
+    config = replace(CONFIG, log_every=10, parts=(replace(PART, total_steps=60),))
     _, one = run_training(config, tmp_path, data)
     assert one.curve[-1]["text_loss"] < one.curve[0]["text_loss"] - 0.5
     assert one.curve[-1]["answer_loss"] < one.curve[0]["answer_loss"] - 0.5
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, data):
-    config = replace(CONFIG, total_steps=40)
+    config = replace(CONFIG, parts=(replace(PART, total_steps=40),))
     one = trainer(config, tmp_path, data)
     one.save()
     before = (tmp_path / checkpoint.FILE).read_bytes()
     with torch.no_grad():
         one.parameters[0][5] = float("nan")
     with pytest.raises(InputError, match="not finite"):
-        train(one, batches(config, data, 0, 0, 0), None, say=lambda text: None)
+        train(one, lambda part, step: batches(config, part, data, 0, step, 0), None, say=lambda text: None)
     assert (tmp_path / checkpoint.FILE).read_bytes() == before
 
 
@@ -330,9 +372,11 @@ def test_export_loads_in_transformers(tmp_path, data, settings):
 
 
 def test_evaluation_and_model_card(tmp_path, data, capsys):
-    values = asdict(replace(CONFIG, batch_tokens=1024, total_steps=4, log_every=2))
-    values["stages"] = [asdict(STAGE)]
-    values = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+    parts = (replace(PART, total_steps=4), replace(LATER, total_steps=2))
+    values = asdict(replace(CONFIG, batch_tokens=1024, log_every=2, parts=parts))
+    values = json.loads(json.dumps(values))
+    for part in values["parts"]:
+        part["stages"][0]["lengths"] = STAGE.lengths  # JSON has no integer keys
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(values))
     few = [item for item in evaluation.read_items(data, 1024, 1) if item.task in ("vt", "qa_1")]
@@ -348,12 +392,14 @@ def test_evaluation_and_model_card(tmp_path, data, capsys):
         evaluation.main([str(a) for a in [*arguments, "--device", "cpu"]])
         folders.append(tmp_path / f"out{seed}")
         export_weights(config, run, tmp_path / "data", folders[-1])
-    assert "complete: step 4" in capsys.readouterr().out
-    accuracy = {s: {"ruler_1024": {"vt": 12.5 + s}, "items_per_task": 9} for s in (0, 1)}
+    assert "complete: part 2, step 2" in capsys.readouterr().out
+    accuracy = {"ruler_1024": {"vt": 12.5}, "items_per_task": 9}
     quick, official = model_card(config, folders, 1), model_card(config, folders, 1, accuracy)
-    assert "quick evaluation, 1 items" in quick and "| qa_1 |" in quick
-    assert "evaluation rule, 9 items" in official and "| vt | 12.5 | 13.5 |" in official
+    assert "accuracy/tiny/accuracy.json" in quick and "accuracy/tiny/accuracy.json" not in official
+    assert "1,024 tokens, 9 items a task." in official and "| vt | 12.5 |" in official
     for card in (quick, official):
+        assert "quick evaluation after part 2 of 2\n\n1 items a task" in card and "The weak task is" in card
+        assert "| 1 | 4 | 0.0M |" in card and "| 2 | 2 | 0.0M |" in card
         assert "| seed 0 | seed 1 | interpolated 3-gram |" in card and "King James" not in card and "PSF-2.0" in card
 
 
@@ -364,8 +410,9 @@ def test_evaluation_and_model_card(tmp_path, data, capsys):
 def test_shipped_configs(name):
     config = load_config(ROOT / f"config/lab/{name}.yaml")
     assert config.name == name
-    assert config.stage(0).lengths == {256: 1} and max(config.stage(config.total_steps).lengths) == 8192
-    assert config.rate(config.total_steps) == pytest.approx(config.final_learning_rate)
+    first, last = config.parts[0], config.parts[-1]
+    assert first.stage(0).lengths == {256: 1} and max(first.stage(first.total_steps).lengths) == 8192
+    assert last.rate(last.total_steps) == pytest.approx(last.final_learning_rate)
     parameters = sum(p.numel() for p in build_model(config.model, EOS, 0).parameters())
     assert 8e6 < parameters < 15e6
 

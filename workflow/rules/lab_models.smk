@@ -19,7 +19,7 @@ rule lab_data:
 
 
 rule lab_train:
-    # continues from the checkpoint in its folder, so a killed run loses little
+    # all parts; continues from the checkpoint in its folder, so a killed run loses little
     input:
         config="config/lab/{name}.yaml",
         data=rules.lab_data.output,

@@ -1,4 +1,4 @@
-"""Training batches, each a pure function of (config, data, seed, step), made by worker processes ahead of time.
+"""Training batches, each a pure function of (config, part, data, seed, step), made by worker processes ahead of time.
 
 A run that is resumed at a step therefore sees the batches it would have seen, whatever the number of workers.
 """
@@ -14,36 +14,37 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from kvrepro.training.lab.config import LabConfig
+from kvrepro.training.lab.config import LabConfig, Part
 from kvrepro.training.lab.rows import RowMaker
 
 
-def make_batch(config: LabConfig, maker: RowMaker, seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids int32 and weight codes uint8, both ``[rows, length + 1]``, of one step (see ``rows`` for the codes)."""
-    rng = random.Random(f"lab {config.name} {seed + config.seed_offset} {step}")
-    stage = config.stage(step)
+def make_batch(config: LabConfig, part: Part, maker: RowMaker, seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids int32 and weight codes uint8, both ``[rows, length + 1]``, of one step of a part (codes: see
+    ``rows``)."""
+    rng = random.Random(f"lab {config.name} {seed + part.seed_offset} {step}")
+    stage = part.stage(step)
     length = rng.choices(list(stage.lengths), list(stage.lengths.values()))[0]
     rows = [maker.row(rng, length + 1, stage) for _ in range(config.batch_tokens // length)]
     return np.array([ids for ids, _ in rows], np.int32), np.array([codes for _, codes in rows], np.uint8)
 
 
 class Batches(Dataset):
-    """The batches of a schedule, indexed by step; the texts are read when a worker makes its first batch."""
+    """The batches of a part, indexed by step; the texts are read when a worker makes its first batch."""
 
-    def __init__(self, config: LabConfig, data: Path, seed: int):
-        self.config, self.data, self.seed = config, data, seed
+    def __init__(self, config: LabConfig, part: Part, data: Path, seed: int):
+        self.config, self.part, self.data, self.seed = config, part, data, seed
 
     @cached_property
     def maker(self) -> RowMaker:
         """Made once a process."""
         torch.set_num_threads(1)
-        return RowMaker.load(self.data, self.config.list_word_tokens)
+        return RowMaker.load(self.data, self.part.list_word_tokens)
 
     def __len__(self) -> int:
-        return self.config.total_steps
+        return self.part.total_steps
 
     def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        return make_batch(self.config, self.maker, self.seed, step)
+        return make_batch(self.config, self.part, self.maker, self.seed, step)
 
 
 def _as_is(batch):
@@ -51,13 +52,13 @@ def _as_is(batch):
 
 
 def batches(
-    config: LabConfig, data: Path, seed: int, start: int, workers: int
+    config: LabConfig, part: Part, data: Path, seed: int, start: int, workers: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches of the steps from ``start`` on, in order, made by ``workers`` processes (0: in this one)."""
+    """Batches of the steps of a part from ``start`` on, in order, made by ``workers`` processes (0: in this one)."""
     loader = DataLoader(
-        Batches(config, data, seed),
+        Batches(config, part, data, seed),
         batch_size=None,
-        sampler=range(start, config.total_steps),
+        sampler=range(start, part.total_steps),
         num_workers=workers,
         collate_fn=_as_is,
         prefetch_factor=8 if workers else None,

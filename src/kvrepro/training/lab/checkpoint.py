@@ -1,4 +1,4 @@
-"""The state of a training run on disk: weights, optimiser, step and loss curve in one file, replaced atomically."""
+"""The state of a training run on disk: weights, optimiser, part, step and loss curve, one file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from kvrepro.training.lab.config import LabConfig
 FILE = "checkpoint.pt"
 
 
-def save(run: Path, config: LabConfig, seed: int, step: int, model, optimizer, curve: list[dict]) -> None:
-    """Writes ``run/checkpoint.pt``; a kill at any moment leaves the old file or the new one."""
+def save(run: Path, config: LabConfig, seed: int, part: int, step: int, model, optimizer, curve: list[dict]) -> None:
+    """Writes ``run/checkpoint.pt``, ``step`` steps into part number ``part`` (from 0).
+
+    A kill at any moment leaves the old file or the new one.
+    """
     run.mkdir(parents=True, exist_ok=True)
     state = {
         "config": config.sha256,
         "seed": seed,
+        "part": part,
         "step": step,
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),

@@ -15,7 +15,7 @@ from kvrepro.errors import InputError, unknown
 
 @dataclass(frozen=True)
 class Stage:
-    """What the rows hold up to the fraction ``until`` of the schedule.
+    """What the rows hold up to the fraction ``until`` of a part.
 
     ``lengths`` maps a row length in tokens to the share of steps that use it; ``plain`` is the share of rows of plain
     text, ``helper`` that of key-value lists among the samples of the other rows, ``tasks`` the weights of the benchmark
@@ -31,28 +31,20 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class LabConfig:
-    """Model, optimiser and schedule of one lab model; every field is a key of the file (see its comments)."""
+class Part:
+    """One schedule. It begins with the weights of the part before, rounded to bf16, and a fresh optimiser.
 
-    name: str
-    model: dict
+    ``list_word_tokens`` are the tokens of every list word of cwe (0: any number); ``seed_offset`` is added to the run's
+    seed for the batches.
+    """
+
     total_steps: int
-    batch_tokens: int
     learning_rate: float
     final_learning_rate: float
     warmup_steps: int
-    weight_decay: float
-    betas: tuple[float, float]
-    clip: float
-    text_weight: float
-    log_every: int
-    checkpoint_seconds: float
-    check_every: int
-    check_items: int
-    check_lengths: tuple[int, ...]
     stages: tuple[Stage, ...]
-    list_word_tokens: int = 0  # tokens of every list word of cwe (0: any number)
-    seed_offset: int = 0  # added to the run's seed, so that a later part of a training sees other batches
+    list_word_tokens: int = 0
+    seed_offset: int = 0
 
     def stage(self, step: int) -> Stage:
         """The stage of a step."""
@@ -64,6 +56,25 @@ class LabConfig:
         fraction = step / self.total_steps
         decayed = self.learning_rate + (self.final_learning_rate - self.learning_rate) * fraction
         return decayed * min(1.0, (step + 1) / self.warmup_steps)
+
+
+@dataclass(frozen=True)
+class LabConfig:
+    """Model, optimiser and parts of one lab model; every field is a key of the file (see its comments)."""
+
+    name: str
+    model: dict
+    batch_tokens: int
+    weight_decay: float
+    betas: tuple[float, float]
+    clip: float
+    text_weight: float
+    log_every: int
+    checkpoint_seconds: float
+    check_every: int
+    check_items: int
+    check_lengths: tuple[int, ...]
+    parts: tuple[Part, ...]
 
     @property
     def sha256(self) -> str:
@@ -80,15 +91,21 @@ def load_config(path: str | Path) -> LabConfig:
             f"{path}: cannot be read as a lab config ({error}); give a YAML file as in config/lab."
         ) from error
     raw.pop("task_weights", None)  # a place for YAML anchors
-    stages = tuple(_build(Stage, s, f"{path}: stages[{i}]") for i, s in enumerate(raw.pop("stages", [])))
-    config = _build(LabConfig, {**raw, "stages": stages}, str(path))
-    if not stages or stages[-1].until != 1 or any(a.until >= b.until for a, b in pairwise(stages)):
-        raise InputError(f"{path}: stages must have rising 'until' values that end with 1.")
-    for stage in stages:
-        for length in stage.lengths:
-            if length % 64 or config.batch_tokens % length:
-                raise InputError(f"{path}: row length {length} must be a multiple of 64 that divides batch_tokens.")
+    parts = tuple(_part(part, f"{path}: parts[{i}]") for i, part in enumerate(raw.pop("parts", [])))
+    config = _build(LabConfig, {**raw, "parts": parts}, str(path))
+    if not parts:
+        raise InputError(f"{path}: parts is empty; give at least one part.")
+    for length in (n for part in parts for stage in part.stages for n in stage.lengths):
+        if length % 64 or config.batch_tokens % length:
+            raise InputError(f"{path}: row length {length} must be a multiple of 64 that divides batch_tokens.")
     return config
+
+
+def _part(raw: dict, where: str) -> Part:
+    stages = tuple(_build(Stage, s, f"{where}: stages[{i}]") for i, s in enumerate(raw.get("stages", [])))
+    if not stages or stages[-1].until != 1 or any(a.until >= b.until for a, b in pairwise(stages)):
+        raise InputError(f"{where}: stages must have rising 'until' values that end with 1.")
+    return _build(Part, {**raw, "stages": stages}, where)
 
 
 def _build(kind, values: dict, where: str):

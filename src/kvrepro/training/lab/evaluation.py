@@ -208,7 +208,9 @@ def evaluate(args: argparse.Namespace) -> dict:
         return graphs("predict", lambda x: (forward.predict(x),), ids)[0]
 
     tokenizer = Tokenizer.from_file(str(args.data / "tokenizer.json"))
-    result = {"name": config.name, "seed": state["seed"], "step": state["step"], "accuracy": {}, "wrong": {}}
+    part = state["part"] + 1
+    result = {"name": config.name, "seed": state["seed"], "part": part, "step": state["step"]}
+    result |= {"accuracy": {}, "wrong": {}}
     ngram = json.loads((args.data / "ngram.json").read_text()) if (args.data / "ngram.json").exists() else {}
     result["perplexity"] = perplexities(forward.nll, heldout_documents(args.data), config.batch_tokens, device)
     result["perplexity_3gram"] = ngram
@@ -219,7 +221,7 @@ def evaluate(args: argparse.Namespace) -> dict:
         items = read_items(args.data, length, args.items)
         scores, wrong = accuracy(predict, items, length, config.batch_tokens, device, tokenizer)
         mean = round(float(np.mean(list(scores.values()))), 2)
-        result["accuracy"][length] = {"tasks": scores, "mean": mean, "items": len(items)}
+        result["accuracy"][length] = {"part": part, "tasks": scores, "mean": mean, "items": len(items)}
         result["wrong"][length] = wrong
         seconds = time.monotonic() - begin
         print(f"accuracy at {length}: mean {mean} lowest {min(scores.values())} ({len(items)} items, {seconds:.0f} s)")

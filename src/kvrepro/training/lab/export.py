@@ -74,29 +74,41 @@ def _table(header: list[str], rows: list[list]) -> list[str]:
     return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows] + [""]
 
 
-def model_card(config: LabConfig, folders: list[Path], shipped: int, accuracy: dict[int, dict] | None = None) -> str:
-    """Markdown card. ``folders`` are the exports of all seeds; ``accuracy`` the evaluation rule's results by seed
-    (``accuracy.json`` each), whose place the quick evaluation takes where they are missing."""
+def model_card(config: LabConfig, folders: list[Path], shipped: int, accuracy: dict | None = None) -> str:
+    """Markdown card. ``folders`` are the exports of all seeds, with ``evaluation.json`` and ``loss.csv``; ``accuracy``
+    is what the evaluation rule (``accuracy.json``) says of the shipped seed, None where it has not run."""
     runs = {}
     for folder in folders:
         evaluation = json.loads((folder / "evaluation.json").read_text())
         with (folder / "loss.csv").open() as f:
             runs[evaluation["seed"]] = (evaluation, list(csv.DictReader(f)))
-    seeds = sorted(runs)
-    main, curve = runs[shipped]
-    kind = (
-        "Qwen3.5 (Gated DeltaNet, every fourth layer attention)" if "linear_key_head_dim" in config.model else "Qwen3"
-    )
+    evaluations = {seed: runs[seed][0] for seed in sorted(runs)}
+    curve = runs[shipped][1]
+    lines = [
+        *_about(config, sorted(runs), shipped),
+        *_parts(config, curve),
+        *_quick_accuracy(config, evaluations, shipped),
+        *_official_accuracy(config, accuracy),
+        *_perplexity(config, evaluations, shipped),
+        *_curve(config, curve, shipped),
+    ]
+    return "\n".join(lines)
+
+
+def _about(config: LabConfig, seeds: list[int], shipped: int) -> list[str]:
+    hybrid = "linear_key_head_dim" in config.model
+    kind = "Qwen3.5 class (Gated DeltaNet, every fourth layer attention)" if hybrid else "Qwen3 class"
     parameters = sum(p.numel() for p in build_model(config.model, EOS, 0).parameters())
-    lines = [f"# {config.name}", ""]
-    lines += [
-        f"A {parameters / 1e6:.1f}M-parameter model of the {kind} class for experiments with KV caches, trained from",
-        "scratch on free text and on the formats of the RULER benchmark, so that pruning its cache costs accuracy that",
-        "can be measured without a GPU. It is of no use for anything else. Licence: Apache-2.0.",
+    lines = [
+        f"# {config.name}",
         "",
-        f"* {main['step']:,} steps of {config.batch_tokens:,} tokens ({main['step'] * config.batch_tokens / 1e6:.0f}M),"
-        f" rows of up to {max(n for s in config.stages for n in s.lengths):,} tokens, one NVIDIA H200;"
-        f" `config/lab/{config.name}.yaml`.",
+        f"A model of {parameters / 1e6:.1f}M parameters, {kind}, for experiments",
+        "with KV caches, trained from scratch on free text and on the formats of the RULER benchmark, so that pruning",
+        "its cache costs accuracy that can be measured without a GPU. It is of no use for anything else.",
+        "Licence: Apache-2.0.",
+        "",
+        f"* Trained on one NVIDIA H200; `config/lab/{config.name}.yaml` has every setting, and",
+        "  `snakemake --cores all lab_models` trains it again.",
         f"* Seeds {', '.join(map(str, seeds))} were trained; this is seed {shipped}.",
         "* Weights are bf16 safetensors; an answer ends with `<|endoftext|>`.",
         "* Keys, values, names and list words of the evaluation were never trained on (split by MD5), and haystacks of",
@@ -107,40 +119,103 @@ def model_card(config: LabConfig, folders: list[Path], shipped: int, accuracy: d
     ]
     rows = [[name, m["kind"], ", ".join(m["sources"]), m["licence"]] for name, m in manifest().items()]
     lines += _table(["corpus", "kind", "source", "licence"], rows)
-    lines += ["RULER formats: templates of NVIDIA/RULER (Apache-2.0), contents generated.", "", "## Accuracy", ""]
-    lines += ["Unpruned, greedy, RULER's official metric times 100.", ""]
-    for length in main["accuracy"]:
-        official = accuracy and all(f"ruler_{length}" in accuracy.get(seed, {}) for seed in seeds)
-        if official:
-            scores = {seed: accuracy[seed][f"ruler_{length}"] for seed in seeds}
-            source = f"evaluation rule, {accuracy[shipped]['items_per_task']} items a task"
-        else:
-            scores = {seed: runs[seed][0]["accuracy"][length]["tasks"] for seed in seeds}
-            items = main["accuracy"][length]["items"] // len(scores[shipped])
-            source = f"quick evaluation, {items} items a task"
-        lines += [f"{length} tokens ({source}):", ""]
-        rows = [[task, *(f"{scores[seed][task]:.1f}" for seed in seeds)] for task in scores[shipped]]
-        rows += [["**mean**", *(f"{sum(scores[seed].values()) / len(scores[seed]):.1f}" for seed in seeds)]]
+    return [*lines, "RULER formats: templates of NVIDIA/RULER (Apache-2.0), contents generated.", ""]
+
+
+def _parts(config: LabConfig, curve: list[dict]) -> list[str]:
+    seconds = {int(p["part"]): float(p["seconds"]) for p in curve}  # of each part's last point
+    rows = []
+    for number, part in enumerate(config.parts, 1):
+        tokens, final = part.total_steps * config.batch_tokens, part.stages[-1]
+        lists = final.tasks.get("cwe", 0) / sum(final.tasks.values())
+        longest = max(n for stage in part.stages for n in stage.lengths)
+        rate = f"{part.learning_rate:g} to {part.final_learning_rate:g}"
+        spent = f"{seconds[number]:.0f}" if number in seconds else "-"
+        rows.append(
+            [number, f"{part.total_steps:,}", f"{tokens / 1e6:.1f}M", rate, f"{longest:,}", f"{lists:.0%}", spent]
+        )
+    steps = sum(part.total_steps for part in config.parts)
+    lines = ["## Training", ""]
+    lines += [
+        f"{steps:,} steps of {config.batch_tokens:,} tokens, {steps * config.batch_tokens / 1e6:.1f}M in all.",
+        "Each part begins with the weights of the one before, rounded to bf16, and a fresh optimiser.",
+        "",
+    ]
+    header = ["part", "steps", "tokens", "learning rate", "longest row", "cwe among tasks at its end", "seconds"]
+    return lines + _table(header, rows)
+
+
+def _after(config: LabConfig, part: int) -> str:
+    return f"after part {part} of {len(config.parts)}"
+
+
+def _quick_accuracy(config: LabConfig, evaluations: dict[int, dict], shipped: int) -> list[str]:
+    seeds, main = list(evaluations), evaluations[shipped]
+    lines = ["## Accuracy", "", "Unpruned, greedy, RULER's official metric times 100.", ""]
+    for length, found in main["accuracy"].items():
+        scores = {seed: evaluations[seed]["accuracy"][length]["tasks"] for seed in seeds}
+        tasks = list(scores[shipped])
+        lines += [
+            f"### {int(length):,} tokens, quick evaluation {_after(config, found['part'])}",
+            "",
+            f"{found['items'] // len(tasks)} items a task.",
+            "",
+        ]
+        mean = {seed: sum(scores[seed].values()) / len(tasks) for seed in seeds}
+        rows = [[task, *(f"{scores[seed][task]:.1f}" for seed in seeds)] for task in tasks]
+        rows += [["**mean**", *(f"{mean[seed]:.1f}" for seed in seeds)]]
         lines += _table(["task", *(f"seed {seed}" for seed in seeds)], rows)
-    lines += ["## Held-out perplexity per token", ""]
+        weakest = min(tasks, key=lambda task: sum(scores[seed][task] for seed in seeds))
+        told = " and ".join(f"{scores[seed][weakest]:.1f} (seed {seed})" for seed in seeds)
+        lines += [f"The weak task is {weakest}, with {told}.", ""]
+    return lines
+
+
+def _official_accuracy(config: LabConfig, accuracy: dict | None) -> list[str]:
+    lines = [f"### Evaluation rule, {_after(config, len(config.parts))}", ""]
+    if accuracy is None:
+        target = f"results/lab/accuracy/{config.name}/accuracy.json"
+        return [
+            *lines,
+            "Not run. The accuracy of the weights in this folder comes from the workflow's evaluation rule:",
+            f"`snakemake --cores all --config tier=lab -- {target}`",
+            "",
+        ]
+    for key, scores in accuracy.items():
+        if key.startswith("ruler_"):
+            rows = [[task, f"{score:.1f}"] for task, score in scores.items()]
+            rows += [["**mean**", f"{sum(scores.values()) / len(scores):.1f}"]]
+            lines += [f"{int(key[6:]):,} tokens, {accuracy['items_per_task']} items a task.", ""]
+            lines += _table(["task", "accuracy"], rows)
+    return lines
+
+
+def _perplexity(config: LabConfig, evaluations: dict[int, dict], shipped: int) -> list[str]:
+    main = evaluations[shipped]
     rows = [
-        [name, *(f"{runs[seed][0]['perplexity'][name]:.2f}" for seed in seeds), f"{main['perplexity_3gram'][name]:.2f}"]
+        [name, *(f"{e['perplexity'][name]:.2f}" for e in evaluations.values()), f"{main['perplexity_3gram'][name]:.2f}"]
         for name in main["perplexity"]
     ]
-    lines += _table(["corpus", *(f"seed {seed}" for seed in seeds), "interpolated 3-gram"], rows)
-    lines += [
+    header = ["corpus", *(f"seed {seed}" for seed in evaluations), "interpolated 3-gram"]
+    return [f"## Held-out perplexity per token, {_after(config, main['part'])}", "", *_table(header, rows)]
+
+
+def _curve(config: LabConfig, curve: list[dict], shipped: int) -> list[str]:
+    lines = [
         f"## Loss curve of seed {shipped}",
         "",
-        "Answer tokens and text tokens in nats; the full curve is in `loss.csv`.",
+        "Answer tokens and text tokens in nats; the full curves of all parts are in `loss.csv`.",
         "",
     ]
-    step = max(1, len(curve) // CURVE_POINTS)
-    rows = [
-        [p["step"], p["length"], f"{float(p['answer_loss']):.3f}", f"{float(p['text_loss']):.3f}"]
-        for p in [*curve[step - 1 :: step]]
-    ]
-    lines += _table(["step", "row length", "answer loss", "text loss"], rows)
-    return "\n".join(lines)
+    step, rows = max(1, len(curve) // CURVE_POINTS), []
+    for number in range(1, len(config.parts) + 1):
+        points = [p for p in curve if int(p["part"]) == number]
+        shown = points[::-1][::step][::-1]  # the last point of a part is always there
+        rows += [
+            [number, p["step"], p["length"], f"{float(p['answer_loss']):.3f}", f"{float(p['text_loss']):.3f}"]
+            for p in shown
+        ]
+    return lines + _table(["part", "step", "row length", "answer loss", "text loss"], rows)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -157,7 +232,7 @@ def main(argv: list[str] | None = None) -> None:
     card.add_argument(
         "--folders", type=Path, nargs="+", required=True, help="exports of all seeds, with evaluation.json"
     )
-    card.add_argument("--accuracy", type=Path, nargs="*", default=[], help="accuracy.json of each folder, same order")
+    card.add_argument("--accuracy", type=Path, help="accuracy.json of the shipped seed, from the evaluation rule")
     card.add_argument("--shipped", type=int, required=True, help="seed that is shipped")
     card.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
@@ -166,8 +241,7 @@ def main(argv: list[str] | None = None) -> None:
         difference = export_weights(config, args.run, args.data, args.out)
         print(f"{args.out}: exported; largest logit difference to the training forward {difference:.1e}")
         return
-    seeds = [json.loads((f / "evaluation.json").read_text())["seed"] for f in args.folders]
-    accuracy = {seed: json.loads(path.read_text()) for seed, path in zip(seeds, args.accuracy, strict=False)}
+    accuracy = json.loads(args.accuracy.read_text()) if args.accuracy else None
     args.out.write_text(model_card(config, args.folders, args.shipped, accuracy))
 
 

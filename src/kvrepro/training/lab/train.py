@@ -1,7 +1,7 @@
 """Trains one lab model: ``python -m kvrepro.training.lab.train --config CONFIG --data DATA --seed 0 --out RUN``.
 
 The run continues from ``RUN/checkpoint.pt`` by itself. With ``--max-seconds`` it stops in time, saves and exits with
-code 0; ``RUN/done`` exists when the schedule is complete. On a GPU every part of the forward is compiled once and
+code 0; ``RUN/done`` exists when all parts are complete. On a GPU every part of the forward is compiled once and
 forward and backward are replayed as one CUDA graph a row length.
 """
 
@@ -19,12 +19,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
 
 from kvrepro.errors import InputError
 from kvrepro.training.lab import checkpoint, evaluation
 from kvrepro.training.lab.batches import batches
-from kvrepro.training.lab.config import LabConfig, load_config
+from kvrepro.training.lab.config import LabConfig, Part, load_config
 from kvrepro.training.lab.fast import FastForward
 from kvrepro.training.lab.graphs import GraphPool
 from kvrepro.training.lab.model import build_model
@@ -33,46 +32,34 @@ from kvrepro.training.lab.rows import ANSWER, EOS, TEXT
 FINITE_EVERY = 20  # steps between looks at the loss, each of which waits for the GPU
 CHECK_ROUNDS = 6  # decoding rounds of a check: a settled answer needs two or three
 EAGER_STEPS = 3  # steps before a graph is captured: compilation and the allocator must have settled
-CURVE = ("step", "fraction", "length", "answer_loss", "text_loss", "answer_accuracy", "tokens", "seconds")
+CURVE = ("part", "step", "fraction", "length", "answer_loss", "text_loss", "answer_accuracy", "tokens", "seconds")
 
 
-def make_optimizer(config: LabConfig, model, fused: bool) -> torch.optim.AdamW:
+def make_optimizer(config: LabConfig, part: Part, model, fused: bool) -> torch.optim.AdamW:
     """AdamW; weight decay on matrices except the embedding."""
     decayed, rest = [], []
     for name, p in model.named_parameters():
         (decayed if p.dim() == 2 and "embed" not in name else rest).append(p)
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused)
+    return torch.optim.AdamW(groups, lr=part.learning_rate, betas=config.betas, fused=fused)
 
 
 class Trainer:
-    """Model, optimiser and step of one run."""
+    """Model, optimiser, part and step of one run."""
 
-    def __init__(
-        self,
-        config: LabConfig,
-        seed: int,
-        run: Path,
-        data: Path,
-        device: torch.device,
-        dtype: torch.dtype,
-        initial: Path | None = None,
-    ):
+    def __init__(self, config: LabConfig, seed: int, run: Path, data: Path, device: torch.device, dtype: torch.dtype):
         self.config, self.seed, self.run, self.data, self.device = config, seed, run, data, device
-        self.step, self.curve = 0, []
+        self.number, self.step, self.curve = 0, 0, []
         state = checkpoint.load(run, config, seed)
         self.model = build_model(config.model, EOS, seed)
         if state:
             self.model.load_state_dict(state["model"])
-        elif initial:
-            given = AutoModelForCausalLM.from_pretrained(initial, dtype=torch.float32)
-            self.model.load_state_dict(given.state_dict())
+            self.number, self.step, self.curve = state["part"], state["step"], state["curve"]
         self.model.to(device)
         cuda = device.type == "cuda"
-        self.optimizer = make_optimizer(config, self.model, fused=cuda)
+        self.optimizer = make_optimizer(config, self.part, self.model, fused=cuda)
         if state:
             self.optimizer.load_state_dict(state["optimizer"])
-            self.step, self.curve = state["step"], state["curve"]
         self.parameters = list(self.model.parameters())
         for p in self.parameters:  # preallocated, so that a captured graph writes to the same places for ever
             p.grad = torch.zeros_like(p)
@@ -81,6 +68,20 @@ class Trainer:
         self.items = {
             length: evaluation.read_items(data, length, config.check_items) for length in config.check_lengths
         }
+
+    @property
+    def part(self) -> Part:
+        """The part that is being trained."""
+        return self.config.parts[self.number]
+
+    @torch.no_grad()
+    def next_part(self) -> None:
+        """Begin the next part: weights as an export has them, in bf16, and a fresh optimiser. They are rounded in
+        place, since captured graphs read them where they are."""
+        for p in self.parameters:
+            p.copy_(p.to(torch.bfloat16))
+        self.number, self.step = self.number + 1, 0
+        self.optimizer = make_optimizer(self.config, self.part, self.model, fused=self.device.type == "cuda")
 
     def _forward_backward(self, ids: torch.Tensor, codes: torch.Tensor) -> tuple[torch.Tensor, ...]:
         torch._foreach_zero_([p.grad for p in self.parameters])
@@ -97,7 +98,7 @@ class Trainer:
         codes = torch.from_numpy(codes).to(self.device, non_blocking=True)
         metrics = torch.stack(self.graphs("train", self._forward_backward, ids, codes))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.rate(self.step)
+            group["lr"] = self.part.rate(self.step)
         torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
         self.optimizer.step()
         self.step += 1
@@ -109,7 +110,8 @@ class Trainer:
 
     def save(self) -> None:
         """Checkpoint and loss curve."""
-        checkpoint.save(self.run, self.config, self.seed, self.step, self.model, self.optimizer, self.curve)
+        state = (self.number, self.step, self.model, self.optimizer, self.curve)
+        checkpoint.save(self.run, self.config, self.seed, *state)
         with (self.run / "loss.csv.tmp").open("w", newline="") as f:
             writer = csv.DictWriter(f, CURVE, lineterminator="\n")
             writer.writeheader()
@@ -121,7 +123,7 @@ def check_lines(trainer: Trainer, tokenizer: Tokenizer) -> list[str]:
     """Scores on a few items a task at each check length that the present rows come near to."""
     config, lines = trainer.config, []
     for length, items in trainer.items.items():
-        if length <= 2 * max(config.stage(trainer.step).lengths):
+        if length <= 2 * max(trainer.part.stage(trainer.step).lengths):
             scores, _ = evaluation.accuracy(
                 trainer.predict, items, length, config.batch_tokens, trainer.device, tokenizer, CHECK_ROUNDS
             )
@@ -132,18 +134,36 @@ def check_lines(trainer: Trainer, tokenizer: Tokenizer) -> list[str]:
 
 def train(
     trainer: Trainer,
-    source: Iterator,
+    source: Callable[[Part, int], Iterator],
     tokenizer: Tokenizer,
     max_seconds: float = math.inf,
     say: Callable[[str], None] = print,
 ) -> bool:
-    """Runs the schedule to its end or for ``max_seconds``; True when it is complete. A loss that is not finite is an
-    InputError, and the last checkpoint stays as it was."""
-    config, begin = trainer.config, time.monotonic()
-    before = trainer.curve[-1]["seconds"] if trainer.curve else 0.0
+    """Runs all parts to their end or for ``max_seconds``; True when they are complete. ``source`` gives the batches of
+    a part from a step on. A loss that is not finite is an InputError, and the last checkpoint stays as it was."""
+    begin = time.monotonic()
+    while train_part(
+        trainer, source(trainer.part, trainer.step), tokenizer, max_seconds - (time.monotonic() - begin), say
+    ):
+        if trainer.number + 1 == len(trainer.config.parts):
+            (trainer.run / "done").touch()
+            return True
+        trainer.next_part()
+        trainer.save()
+        say(f"part {trainer.number} is complete; part {trainer.number + 1} begins")
+    return False
+
+
+def train_part(
+    trainer: Trainer, source: Iterator, tokenizer: Tokenizer, max_seconds: float, say: Callable[[str], None]
+) -> bool:
+    """Runs the present part; see :func:`train`."""
+    config, part, begin = trainer.config, trainer.part, time.monotonic()
+    resumed = trainer.curve and trainer.curve[-1]["part"] == trainer.number + 1
+    before = trainer.curve[-1]["seconds"] if resumed else 0.0
     saved, mark, since = begin, begin, trainer.step
     window: list[torch.Tensor] = []
-    while trainer.step < config.total_steps:
+    while trainer.step < part.total_steps:
         ids, codes = next(source)
         window.append(trainer.train_step(ids, codes))
         step, now = trainer.step, time.monotonic()
@@ -152,22 +172,23 @@ def train(
                 f"step {step}: the loss is not finite (row length {ids.shape[1] - 1}); the checkpoint in "
                 f"{trainer.run} is from before; lower learning_rate or look at the rows of this step."
             )
-        if step % config.log_every == 0 or step == config.total_steps:
+        if step % config.log_every == 0 or step == part.total_steps:
             answer, text, accuracy = torch.stack(window).mean(0).tolist()
             now = time.monotonic()
             speed = (step - since) * config.batch_tokens / (now - mark)
             tokens = step * config.batch_tokens
             seconds = before + now - begin
-            values = (step, step / config.total_steps, ids.shape[1] - 1, answer, text, accuracy, tokens, seconds)
+            fraction, length = step / part.total_steps, ids.shape[1] - 1
+            values = (trainer.number + 1, step, fraction, length, answer, text, accuracy, tokens, seconds)
             trainer.curve.append(
                 dict(zip(CURVE, (round(v, 4) if isinstance(v, float) else v for v in values), strict=True))
             )
             say(
-                f"step {step} f {step / config.total_steps:.3f} L{ids.shape[1] - 1} answer {answer:.4f} "
+                f"part {trainer.number + 1} step {step} f {fraction:.3f} L{length} answer {answer:.4f} "
                 f"text {text:.3f} accuracy {accuracy:.4f} {speed / 1e3:.0f}K tokens/s {seconds:.0f}s"
             )
             window, mark, since = [], now, step
-        if step % config.check_every == 0 and step < config.total_steps:
+        if step % config.check_every == 0 and step < part.total_steps:
             for line in check_lines(trainer, tokenizer):
                 say(line)
             mark, since = time.monotonic(), step
@@ -178,10 +199,9 @@ def train(
             trainer.save()
             saved = time.monotonic()
             if late:
-                say(f"out of time at step {step} of {config.total_steps}; run again to continue")
+                say(f"out of time at step {step} of {part.total_steps}; run again to continue")
                 return False
     trainer.save()
-    (trainer.run / "done").touch()
     return True
 
 
@@ -191,7 +211,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="folder made by kvrepro.training.lab.prepare")
     parser.add_argument("--out", type=Path, required=True, help="run folder; continued when it holds a checkpoint")
-    parser.add_argument("--init", type=Path, help="exported model whose weights the first step begins with")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-seconds", type=float, default=math.inf, help="counted from the start of the program")
     parser.add_argument("--workers", type=int, default=2, help="processes that make batches")
@@ -205,18 +224,21 @@ def main(argv: list[str] | None = None) -> None:
 
     device = torch.device(args.device)
     torch.backends.cuda.matmul.allow_tf32 = True
-    state = checkpoint.load(args.out, config, args.seed)
-    start = state["step"] if state else 0
-    del state
-    source = batches(config, args.data, args.seed, start, args.workers)  # the workers start while the model is built
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    trainer = Trainer(config, args.seed, args.out, args.data, device, dtype, args.init)
+    trainer = Trainer(config, args.seed, args.out, args.data, device, dtype)
     count = sum(p.numel() for p in trainer.parameters)
-    say(f"{count / 1e6:.2f}M parameters, step {trainer.step} of {config.total_steps} on {device}")
+    say(f"{count / 1e6:.2f}M parameters on {device}, part {trainer.number + 1} of {len(config.parts)}")
     tokenizer = Tokenizer.from_file(str(args.data / "tokenizer.json"))
     say(f"ready after {time.monotonic() - begin:.0f} s")
+
+    def source(part: Part, start: int) -> Iterator:
+        return batches(config, part, args.data, args.seed, start, args.workers)
+
     done = train(trainer, source, tokenizer, args.max_seconds - (time.monotonic() - begin), say)
-    say(f"{'complete' if done else 'incomplete'}: step {trainer.step}, {time.monotonic() - begin:.0f} s in this call")
+    say(
+        f"{'complete' if done else 'incomplete'}: part {trainer.number + 1}, step {trainer.step}, "
+        f"{time.monotonic() - begin:.0f} s in this call"
+    )
 
 
 if __name__ == "__main__":
