@@ -262,6 +262,12 @@ def test_profiles_pass_a_dry_run(run, profile):
     assert found["ruler_accuracy"] == 65
 
 
+def test_lab_models_are_trained_by_their_own_target(run):
+    found = planned(run, "lab_models")
+    found.pop("lab_models")
+    assert found == {"lab_data": 1} | dict.fromkeys(["lab_train", "lab_evaluate", "lab_export", "lab_card"], 4)
+
+
 def test_scripts_named_in_rules_exist_and_no_other():
     named = set()
     for rules in (ROOT / "workflow/rules").glob("*.smk"):
