@@ -22,6 +22,7 @@ def accuracy_rows(
     kept=KEPT,
     model: str = "lab-hybrid",
     paper: str = "gatesight",
+    n_tokens: int = 1000,
 ) -> pd.DataFrame:
     """``methods`` maps a name to its accuracy at the smallest kept fraction; it rises linearly to 1 at 1.0.
 
@@ -40,7 +41,7 @@ def accuracy_rows(
                 "question": 0,
                 "metric": "score",
                 "seed": 42,
-                "n_tokens": 1000 + item,
+                "n_tokens": n_tokens + item,
                 "protected": 20,
                 "prompt_sha256": "0" * 64,
                 "token_sha256": "0" * 64,
@@ -57,8 +58,8 @@ def accuracy_rows(
                 for share in kept
             ]
             for name, share, accuracy in arms:
-                entries = CACHES * (20 + round(share * (980 + item)))
-                entries = CACHES * (1000 + item) if name == "dense" else entries
+                entries = CACHES * (20 + round(share * (n_tokens - 20 + item)))
+                entries = CACHES * (n_tokens + item) if name == "dense" else entries
                 value = float(item < round(accuracy * items))
                 cells = {"kept_entries": entries, "bytes_held": entries * 64}
                 rows.append(base | cells | {"method": name, "budget": share, "value": value})
@@ -104,4 +105,8 @@ def predictor_rows(
         for position in range(50):
             options = {"layer": 11, "document": 3, "spearman": 0.4}
             add("example_document", method, options, corpora[0], position, "trace", abs(np.sin(position)))
+    for corpus in corpora:
+        for item in range(documents):
+            correlation = 0.4 + 0.02 * (item - (documents - 1) // 2)
+            add("example_document", "write_slow", {"layer": 11}, corpus, item, "spearman", correlation)
     return pd.DataFrame(rows)

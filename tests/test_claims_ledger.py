@@ -103,12 +103,15 @@ def test_ids_and_statements_are_unique(claims):
     assert [s for s, n in Counter((claim.paper, claim.statement) for claim in claims).items() if n > 1] == []
 
 
-def test_foundation_claims_have_queries_and_others_wait_for_theirs(claims):
-    foundation = [claim for claim in claims if claim.part == "foundation"]
-    assert len(foundation) >= 40
-    assert [claim.id for claim in foundation if claim.query is None or "quick" not in claim.tiers] == []
-    known = ledger.query_functions(SCHEMA)
-    assert [claim.id for claim in claims if claim.query is not None and claim.query.function not in known] == []
+def test_claims_about_accuracy_name_a_length_and_leave_the_quick_tier_out(claims):
+    asked = [claim for claim in claims if claim.query and claim.query.function.startswith("accuracy_")]
+    assert len(asked) >= 5
+    assert [c.id for c in asked if c.query.parameters.get("length") != 4096 or "quick" in c.tiers] == []
+
+
+def test_claims_name_tiers_that_exist_smallest_first(claims):
+    order = [t for t in ("quick", "lab", "paper") if (ROOT / f"config/tiers/{t}.yaml").exists()]
+    assert [c.id for c in claims if list(c.tiers) != [t for t in order if t in c.tiers]] == []
 
 
 def test_published_numbers_meet_their_own_weaker_statement(claims):
@@ -160,9 +163,9 @@ def test_query_over_several_values_gives_one_call_each(claims):
     claim = next(claim for claim in claims if claim.id == "gs-t3-27b-ruler-gatesight")
     calls = claim.query.calls()
     assert list(calls) == ["0.7", "0.4", "0.1", "mean"] == list(claim.published)
-    assert calls["0.1"] == {"method": "gatesight", "benchmark": "ruler", "kept": 0.1}
+    assert calls["0.1"] == {"method": "gatesight", "benchmark": "ruler", "length": 4096, "kept": 0.1}
     single = next(claim for claim in claims if claim.id == "gs-t1-mlp-ov10").query
-    assert single.calls() == {"": {"predictor": "mlp", "metric": "overlap_10"}}
+    assert single.calls() == {"": {"predictor": "mlp", "metric": "overlap@10"}}
 
 
 def test_tolerances():
@@ -178,8 +181,7 @@ def test_tolerances():
         ("wg_kv.yaml", "kind: range", "kind: rnage", "claim 'wg-abs-memory', kind: 'rnage' is not one of"),
         ("wg_kv.yaml", "    unit: ratio\n", "", "claim 'wg-abs-prefill-speedup': 'unit' is a required property"),
         ("wg_kv.yaml", "place: Abstract", "place: Abstrakt", "claim 'wg-abs-memory': place 'Abstrakt'.*'Abstract'"),
-        ("wg_kv.yaml", "tiers: [h200]", "tiers: [h100]", "claim 'wg-abs-memory', tiers.0: 'h100'"),
-        ("wg_kv.yaml", "part: kernels", "part: kernel", "claim 'wg-abs-memory', part: 'kernel'"),
+        ("wg_kv.yaml", "tiers: [lab, paper]", "tiers: [h100, paper]", "claim 'wg-abs-memory', tiers.0: 'h100'"),
         ("wg_kv.yaml", "tolerance: memory", "tolerance: memry", "claim 'wg-abs-memory': tolerance 'memry'.*'memory'"),
         ("wg_kv.yaml", "low: 46, high: 68", "low: 68, high: 46", "claim 'wg-abs-memory': low is above high"),
         ("wg_kv.yaml", "published: {low: 46, high: 68}", "published: many", "claim 'wg-abs-memory', published"),

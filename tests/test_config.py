@@ -68,6 +68,8 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         ({"labels": {"corpora": ["kjv"]}}, ["labels.corpora", "at least 2"]),
         ({"labels": {"corpora": ["kjv", "kjv"]}}, ["labels.corpora", "twice"]),
         ({"labels": {"tokens": [300, 200]}}, ["labels.tokens", "300 to 200"]),
+        ({"eviction": {"full": {}}}, ["eviction.full", "unpruned model"]),
+        ({"admission": {"dense": {"method": "local_attention"}}}, ["admission.dense", "unpruned model"]),
         ({"device": "gpu"}, ["device", "cuda"]),
         ({"estimators": {"learning_rate": 0}}, ["estimators.learning_rate", "above 0"]),
     ],
@@ -77,6 +79,12 @@ def test_a_fault_is_one_sentence(overrides, parts):
     text = sentence(**overrides)
     for part in parts:
         assert part in text, text
+
+
+def test_every_shipped_tier_has_a_command():
+    found = config.commands()
+    assert set(found) == {"quick", "lab", "paper"} and found["quick"] == "make reproduce TIER=quick"
+    assert found["lab"] == "make reproduce TIER=lab STACK=cuda"
 
 
 def test_a_missing_tier_key():

@@ -82,9 +82,46 @@ def test_rows_that_failed_a_check_are_counted_and_not_averaged(rows):
     wrong = (marked["method"] == "gatesight") & (marked["budget"] == 0.1) & (marked["value"] == 0)
     marked.loc[wrong, ["ok", "failed_checks"]] = [False, "kept_entries"]
     result = accuracy(marked)
-    assert result.excluded == wrong.sum() > 0
+    assert result.failed == wrong.sum() > 0
     assert result["gatesight", 0.1].value == 100
-    assert f"{wrong.sum()} of {len(rows)} rows failed a check" in ruler(marked)[1]
+    text = ruler(marked)[1]
+    assert f"{wrong.sum()} of {len(rows)} rows failed a check; all {result.excluded} rows of their items" in text
+
+
+def test_all_series_of_a_task_are_averaged_over_the_same_items(rows):
+    marked = rows.copy()
+    wrong = (marked["method"] == "gatesight") & (marked["budget"] == 0.1) & (marked["value"] == 0)
+    marked.loc[wrong, "ok"] = False  # the harder items, which the other method must lose too
+    result = accuracy(marked)
+    lost = marked.loc[wrong, ["task", "item"]].drop_duplicates()
+    assert result.excluded == len(rows.merge(lost)) > wrong.sum()
+    assert result["random", 0.1].value == pytest.approx(100 / 3) and accuracy(rows)["random", 0.1].value == 25
+    pair = accuracy(marked, series=[("random", 0.1), ("random", 0.5)])  # where that method does not come in
+    assert pair.excluded == 0 and pair["random", 0.1].value == 25
+
+
+def test_an_item_needs_all_its_questions(rows):
+    two = pd.concat([rows, rows.assign(question=1, ok=(rows["item"] != 0) | (rows["method"] != "gatesight"))])
+    assert accuracy(two).items == 11
+
+
+def test_a_task_whose_rows_all_failed_is_never_dropped_from_the_mean(rows):
+    with pytest.raises(InputError, match="all accuracy rows of task vt failed a check"):
+        accuracy(rows.assign(ok=rows["task"] != "vt"))
+    half = rows.assign(ok=(rows["task"] != "vt") | (rows["method"] != "gatesight") | (rows["budget"] != 0.1))
+    result = accuracy(half)
+    assert np.isnan(result["gatesight", 0.1].value) and result["random", 0.1].value == pytest.approx(25)
+    assert np.isnan(result["gatesight", 0.1].low) and result.gaps == ("gatesight at 0.1 in vt",)
+    assert result.excluded == result.failed == 12
+    assert "Without a valid row: gatesight at 0.1 in vt." in ruler(half)[1]
+    figure_4b(half), figure_11(half)
+
+
+def test_the_median_is_that_of_documents_drawn_again():
+    values = np.arange(12.0)
+    found = bootstrap.median(values)
+    assert found.value == 5 and found.units == 12  # the lower of the two in the middle
+    assert 1 <= found.low <= 4 and 6 <= found.high <= 10
 
 
 def test_missing_rows_are_a_clear_error(rows):
@@ -94,7 +131,7 @@ def test_missing_rows_are_a_clear_error(rows):
         accuracy(rows, ["cwe"])
     with pytest.raises(InputError, match="several models"):
         accuracy(pd.concat([rows, rows.assign(model="other")]))
-    with pytest.raises(InputError, match="all accuracy rows failed"):
+    with pytest.raises(InputError, match="all accuracy rows of task niah_single_1 failed"):
         accuracy(rows.assign(ok=False))
 
 

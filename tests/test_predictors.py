@@ -171,6 +171,7 @@ def test_the_example_document_is_the_median_one(labelled):
         for d in c
     )
     assert found["layer"] == 9 and found["spearman"] == pytest.approx(rhos[2])
+    assert sorted(rows.loc[rows["metric"] == "spearman", "value"]) == pytest.approx(rhos, abs=1e-6)
     name, i = rows["task"][0], found["document"]
     doc = next(c for c in labelled if c.name == name)[i]
     trace = rows[rows["method"] == "utility"].sort_values("item")["value"].to_numpy()

@@ -27,7 +27,7 @@ import kvrepro.identity
 from kvrepro import locks
 from kvrepro.methods import eviction
 from kvrepro.products import FIGURES, TABLES
-from kvrepro.results import read_rows
+from kvrepro.results import config_hash, read_rows, sha256_file
 
 ROOT = Path(__file__).parent.parent
 STUB = """
@@ -153,6 +153,7 @@ def test_everything_is_made_once(finished):
     made = {str(p.relative_to(finished)) for p in finished.rglob("*") if p.is_file() and p.parts[-1][0] != "."}
     assert {
         "results/test/claims.csv",
+        "results/test/claims.csv.json",
         "results/test/claims.md",
         "results/test/labels/lab-hybrid/kjv.safetensors",
         "results/test/estimators/lab-hybrid.safetensors",
@@ -163,6 +164,7 @@ def test_everything_is_made_once(finished):
         "results/test/tables/gatesight/table_5.csv",
         "results/test/tables/gatesight/table_5.md",
         "results/test/tables/wg_kv/ruler.csv",
+        "results/test/tables/wg_kv/ruler.csv.json",
         *(f"figures/test/gatesight/figure_{n}.{kind}" for n in ("4b", "5", "8", "11") for kind in ("pdf", "png")),
     } <= made
 
@@ -431,8 +433,16 @@ def test_scripts_from_prompts_to_claims(script, site):
         "claims",
         Named(rows=[rows, accuracy], reference=[]),
         Named(csv="claims.csv", md="claims.md"),
-        {"models": {"test": config["models"]}, "lab": ["lab-hybrid", "lab-dense"]},
+        {
+            "models": {"test": config["models"]},
+            "lab": ["lab-hybrid", "lab-dense"],
+            "commands": kvrepro.config.commands() | {"test": "make reproduce TIER=test"},
+        },
     )
+    for made in ("claims.csv", "ruler.csv"):
+        record = json.loads(Path(f"{made}.json").read_text())
+        assert record["config"] == config_hash(config) and record["params_hash"] == config_hash(record["params"])
+        assert record["sha256"] == sha256_file(made) and accuracy in record["inputs"] and record["commit"]
     judged = pd.read_csv("claims.csv").set_index("claim_id")
     assert judged.loc["gs-app-b-closed-form", "verdict"] == "reproduced"
     assert "(lab-hybrid, lab model)" in Path("claims.md").read_text()

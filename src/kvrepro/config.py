@@ -14,10 +14,10 @@ from kvrepro.benchmarks.ruler import TASKS
 from kvrepro.data import corpora
 from kvrepro.data.sources import source
 from kvrepro.errors import InputError, unknown
-from kvrepro.evaluate.arms import admission_arms, eviction_arms
-from kvrepro.evaluate.arms import check_budgets
+from kvrepro.evaluate.arms import admission_arms, check_budgets, eviction_arms
 from kvrepro.methods import allocation, eviction
 from kvrepro.models import registry
+from kvrepro.results import REFERENCES
 
 TIERS = Path("config/tiers")
 SCHEMAS = Path("workflow/schemas")
@@ -138,6 +138,12 @@ def check(settings: Mapping[str, Any]) -> None:
         raise unknown("corpus", prose, corpora.names(), "ruler.sources.prose")
     if prose is None and "essays" not in ruler["sources"]:
         raise InputError("ruler.sources: there is no haystack; give prose or essays.")
+    for family in ("eviction", "admission"):
+        if taken := [name for name in REFERENCES if name in settings[family]]:
+            raise InputError(
+                f"{family}.{taken[0]}: rows of the unpruned model have this name; give the arm another one and name "
+                "its method with the key method."
+            )
     made_later = {field: "" for name in eviction.names() for field in eviction.artifacts(name)}
     arms = eviction_arms(settings["eviction"], ruler["kept"], None, made_later)
     for arm in arms:
@@ -147,6 +153,17 @@ def check(settings: Mapping[str, Any]) -> None:
         check_budgets(arms + admission_arms(settings["admission"], ruler["kept"]), ruler["length"] - ROOM, protected=0)
     except InputError as error:
         raise InputError(f"ruler.kept at ruler.length {ruler['length']}: {error}") from error
+
+
+def commands() -> dict[str, str]:
+    """What reproduces each shipped tier, by its name; tiers that need a GPU are installed with the stack cuda."""
+    names = sorted(path.stem for path in TIERS.glob("*.yaml") if path.stem != "base")
+    return {name: command(name, read_tier(name)["device"]) for name in names}
+
+
+def command(tier: str, device: str) -> str:
+    """What reproduces a tier on a device."""
+    return f"make reproduce TIER={tier}" + (" STACK=cuda" if device.startswith("cuda") else "")
 
 
 def _check_role(role: str, name: str, entry: Mapping[str, Any]) -> None:

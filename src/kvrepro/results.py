@@ -61,6 +61,10 @@ ANSWERS = SCHEMA.add_columns(
 )
 
 
+#: Names in the column method of the unpruned model's rows: its own cache, and a child of a fork that keeps everything.
+DENSE, FULL = REFERENCES = ("dense", "full")
+
+
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` that replaces it when the block ends well, and is removed when it does not."""
@@ -129,6 +133,18 @@ def write_json(content: Any, path: str | Path) -> None:
     """Write JSON atomically, keys as given."""
     with atomic(Path(path)) as temporary:
         temporary.write_text(json.dumps(content, indent=1, default=str) + "\n")
+
+
+def write_table(frame: pd.DataFrame, path: str | Path, provenance: dict[str, Any]) -> None:
+    """Write a table as CSV, numbers with six digits, with ``<path>.json`` beside it as :func:`write_rows` does."""
+    with atomic(Path(path)) as temporary:
+        frame.to_csv(temporary, index=False, float_format="%.6g")
+    write_json(provenance | {"rows": len(frame), "sha256": sha256_file(path)}, Path(f"{path}.json"))
+
+
+def checksums(paths: Iterable[str | Path]) -> dict[str, str]:
+    """Recorded SHA-256 of result files by path, for the provenance of what is made from them."""
+    return {str(path): json.loads(Path(f"{path}.json").read_text())["sha256"] for path in paths}
 
 
 def write_text(content: str, path: str | Path) -> None:

@@ -22,12 +22,14 @@ class Run:
 
     rule: str
     params: dict[str, Any]
+    config: dict[str, Any]
     started: float = field(default_factory=time.monotonic)
 
     def provenance(self, device: str = "cpu", **more: Any) -> dict[str, Any]:
-        """Provenance of a result made now, with the rule, its parameters and the wall time so far."""
+        """Provenance of a result made now: the hash of the config, the rule, its parameters, the wall time so far."""
+        job = {"rule": self.rule, "params": self.params, "params_hash": results.config_hash(self.params)}
         spent = {"wall_seconds": round(time.monotonic() - self.started, 1)}
-        return results.provenance(self.params, device, rule=self.rule, params=self.params, **spent, **more)
+        return results.provenance(self.config, device, **job, **spent, **more)
 
 
 @contextmanager
@@ -42,7 +44,7 @@ def job(snakemake: Any) -> Iterator[Run]:
     _limit_threads(snakemake.threads)
     with path.open("w", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
         try:
-            yield Run(snakemake.rule, dict(snakemake.params))
+            yield Run(snakemake.rule, dict(snakemake.params), dict(snakemake.config))
         except Exception as error:
             if isinstance(error, InputError):
                 sentence = str(error)

@@ -13,6 +13,7 @@ rule claims_of_tier:
             category="claims",
             labels={"claims": "verdicts", "tier": HERE},
         ),
+        provenance=f"{RESULTS}/claims.csv.json",
         md=report(
             f"{RESULTS}/claims.md",
             caption="../report/claims.rst",
@@ -25,6 +26,7 @@ rule claims_of_tier:
         "../../envs/conda.yaml"
     params:
         models={where: dict(SETTINGS[where]["models"]) for where in SETTINGS},
+        commands=commands() | {HERE: command(HERE, config["device"])},
         lab=[model for model, entry in registry.entries().items() if entry.get("lab")],
         code=identity.code([PACKAGE / "claims", PACKAGE / "analysis"]),
     script:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import kvrepro
 from kvrepro import identity
-from kvrepro.config import load
+from kvrepro.config import command, commands, load
 from kvrepro.data.sources import source
 from kvrepro.products import FIGURES, TABLES
 from kvrepro.methods import eviction

@@ -10,6 +10,7 @@ for name, table in TABLES.items():
             READS[table.reads],
         output:
             csv=f"results/{{where}}/tables/{{paper}}/{name}{{suffix}}.csv",
+            provenance=f"results/{{where}}/tables/{{paper}}/{name}{{suffix}}.csv.json",
             md=report(
                 f"results/{{where}}/tables/{{paper}}/{name}{{suffix}}.md",
                 caption="../report/table.rst",

@@ -1,19 +1,17 @@
 """The ledger judged by the rows of this tier and of committed results."""
 
-from pathlib import Path
-
 from kvrepro.claims.ledger import claims
 from kvrepro.claims.report import judge, markdown, measured
-from kvrepro.results import atomic, write_text
+from kvrepro.results import checksums, write_table, write_text
 from kvrepro.script import job
 
-with job(snakemake):
+with job(snakemake) as run:
     tier, ledger = snakemake.config["tier"], claims()
-    models = snakemake.params.models
-    judged = {}
+    models, given, judged = snakemake.params.models, [*snakemake.input.rows, *snakemake.input.reference], {}
     for where, roles in models.items():
-        rows = [p for p in [*snakemake.input.rows, *snakemake.input.reference] if p.startswith(f"results/{where}/")]
-        judged[where] = judge(ledger, measured(where.removeprefix("reference/"), rows, roles))
-    with atomic(Path(snakemake.output.csv)) as temporary:
-        judged[tier].to_csv(temporary, index=False)
+        rows = [p for p in given if p.startswith(f"results/{where}/")]
+        judged[where] = judge(
+            ledger, measured(where.removeprefix("reference/"), rows, roles), snakemake.params.commands
+        )
+    write_table(judged[tier], snakemake.output.csv, run.provenance(inputs=checksums(given)))
     write_text(markdown(ledger, judged, snakemake.params.lab), snakemake.output.md)

@@ -5,6 +5,7 @@ A unit is resampled as a whole, so that a difference between two series is taken
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,12 +27,17 @@ class Estimate:
     @property
     def low(self) -> np.ndarray:
         """Lower end of the 95 % interval."""
-        return np.nanpercentile(self.draws, 2.5, axis=0)
+        return self._percentile(2.5)
 
     @property
     def high(self) -> np.ndarray:
         """Upper end of the 95 % interval."""
-        return np.nanpercentile(self.draws, 97.5, axis=0)
+        return self._percentile(97.5)
+
+    def _percentile(self, percent: float) -> np.ndarray:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a series without a value has no interval either
+            return np.nanpercentile(self.draws, percent, axis=0)
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Estimate:
         """A function of the last axis (a difference, a minimum), value and draws alike."""
@@ -53,6 +59,13 @@ def mean(blocks: Sequence[np.ndarray], seed: int = 0) -> Estimate:
     return Estimate(
         value, _resampled(pooled, rng) + value - _weighted(np.ones((1, len(pooled))), pooled)[0], len(pooled)
     )
+
+
+def median(values: np.ndarray, seed: int = 0) -> Estimate:
+    """Median over units, ``[units]``; of an even number the lower one of the two in the middle."""
+    rng = np.random.default_rng(seed)
+    drawn = values[rng.integers(len(values), size=(DRAWS, len(values)))]
+    return Estimate(*(np.quantile(x, 0.5, axis=-1, method="lower") for x in (values, drawn)), len(values))
 
 
 def _resampled(units: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -1,9 +1,23 @@
-"""Names of predictors and metrics as rows and readers know them, apart from the code that needs torch."""
+"""Names of methods, predictors and metrics in rows and for readers, apart from the code that needs torch."""
 
 PERCENT = (5, 10, 20)
 METRICS = ("spearman", *(f"{kind}@{p}" for kind in ("overlap", "coverage") for p in PERCENT))
 
-#: Predictors by name, as the paper's Table 5 lists them.
+#: Methods as figures and tables call them. One that is not listed is called by its name.
+METHODS = {
+    "dense": "no prune",
+    "gatesight": "GateSight",
+    "snapkv": "SnapKV",
+    "keydiff": "KeyDiff",
+    "kvzip": "KVzip",
+    "triattention": "TriAttention",
+    "random": "random",
+    "write_gate": "WG-KV",
+    "local_attention": "Local Attention",
+    "duo_attention": "DuoAttention",
+}
+
+#: Predictors as figures and tables call them, in the order of the paper's Table 5.
 PREDICTORS = {
     "random": "random",
     "age": "age (older first)",
@@ -15,7 +29,7 @@ PREDICTORS = {
     "v_slow": "‖v‖ into slow heads",
     "write_slow": "slow-head β‖v‖",
     "oracle": "best single GDN head (oracle)",
-    "age_mlp": "per-head MLP, 3 age features only (control)",
+    "age_mlp": "per-head MLP, age only (control)",
     "ridge": "ridge regression",
     "mlp": "per-head MLP (GateSight)",
 }

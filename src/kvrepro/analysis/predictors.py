@@ -144,7 +144,8 @@ def example_rows(
     between slow-head β‖v‖ and the KV-head mean of U is the median (of an even number, the lower one).
 
     method is ``utility`` or ``write_slow``, metric ``trace``, item the position, task the corpus; values are divided by
-    their maximum after the first token. options name layer, document, and the correlation.
+    their maximum after the first token. options name layer, document, and the correlation. Rows of metric ``spearman``
+    give that correlation of every document (item).
     """
     layer = example_layer(geometry)
     number = geometry.attention_layers.index(layer)
@@ -169,6 +170,10 @@ def example_rows(
             (method, options, labelled[c].name, position, "trace", value)
             for method, trace in traces(labelled[c][i]).items()
             for position, value in enumerate((trace / trace[1:].max()).tolist())
+        ]
+        + [
+            ("write_slow", json.dumps({"layer": layer}), labelled[c].name, i, "spearman", rho)
+            for rho, c, i in correlated
         ],
         columns=["method", "options", "task", "item", "metric", "value"],
     )

@@ -11,7 +11,6 @@ import pandas as pd
 from kvrepro.analysis import bootstrap
 from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.analysis.names import METRICS
-from kvrepro.data.sources import manifest
 from kvrepro.errors import InputError
 
 DOCUMENT = ["task", "item"]
@@ -66,9 +65,3 @@ def table(rows: pd.DataFrame, methods: Sequence[str], metrics: Sequence[str] = M
 def documents(rows: pd.DataFrame) -> int:
     """How many documents the rows are of."""
     return len(rows[DOCUMENT].drop_duplicates())
-
-
-def corpora_of_kind(names: Sequence[str], kind: str) -> list[str]:
-    """Corpora of a kind of text: by the manifest for those of the repository, else by their name."""
-    shipped = manifest()
-    return [name for name in names if kind in shipped.get(name, {"kind": name})["kind"]]

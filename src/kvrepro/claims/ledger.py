@@ -19,6 +19,7 @@ from kvrepro.errors import InputError, unknown
 CLAIMS = Path("config/claims")
 SCHEMA = Path("workflow/schemas/claims.schema.yaml")
 
+EVERY = "every"  #: in the place of values: every corpus of the rows but those that the query names itself
 PREFIXES = {"gatesight": "gs-", "wg_kv": "wg-"}
 
 
@@ -103,7 +104,6 @@ class Claim:
     note: str | None
     protocols: tuple[str, ...]
     tiers: tuple[str, ...]
-    part: str
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -224,7 +224,7 @@ def _query(raw: dict[str, Any], schema: dict[str, Any], where: str) -> Query:
     over, values = next(iter(raw.get("over", {}).items()), (None, ()))
     if over in fixed:
         raise InputError(f"{where}: query gives {over} both a value and a place in over; keep one.")
-    query = Query(raw["function"], fixed, over, tuple(values))
+    query = Query(raw["function"], fixed, over, (EVERY,) if values == EVERY else tuple(values))
     for parameters in query.calls().values():
         error = _error(parameters, strict, schema)
         if error is not None:

@@ -6,9 +6,8 @@ Names and parameters are declared in ``workflow/schemas/claims.schema.yaml``. A 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,20 +15,16 @@ import numpy as np
 import pandas as pd
 
 from kvrepro.analysis import bootstrap, summary
-from kvrepro.analysis.accuracy import SERIES, Accuracy, accuracy
+from kvrepro.analysis.accuracy import SERIES, Accuracy, Series, accuracy
 from kvrepro.analysis.bootstrap import DRAWS, FEW, Estimate
-from kvrepro.results import valid
+from kvrepro.benchmarks import ruler
+from kvrepro.claims.ledger import EVERY, Query
+from kvrepro.errors import InputError
+from kvrepro.results import DENSE, valid
 
 NINE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-#: Names of the ledger for what the rows name otherwise.
-PREDICTOR_NAMES = {
-    "value_norm": "v_preceding",
-    "forgetting": "forget",
-    "slow_value_norm": "v_slow",
-    "slow_write": "write_slow",
-    "single_head_oracle": "oracle",
-}
-LABEL_CHECKS = {"closed_form_error": "closed_form_error", "reconstruction_error": "module_error", "coverage": "covered"}
+TASKS = {"ruler": ruler.TASKS}  #: of a benchmark; a claim that names none is about all of them
+LENGTH_SLACK = 0.1  #: how far the longest context of the rows may be from the length that a claim is about
 
 
 class NoRows(LookupError):
@@ -51,20 +46,40 @@ class Evidence:
             raise NoRows(experiment)
         return found
 
-    def accuracy(self, benchmark: str, tasks: str | list[str] | None = None) -> Accuracy:
-        """Accuracy over tasks of a benchmark, computed once."""
-        names = (tasks,) if isinstance(tasks, str) else None if tasks is None else tuple(tasks)
-        if (benchmark, names) not in self._cache:
+    def accuracy(
+        self,
+        benchmark: str,
+        series: Sequence[Series],
+        tasks: str | Sequence[str] | None = None,
+        length: int | None = None,
+    ) -> Accuracy:
+        """Accuracy of series over tasks of a benchmark, by default all, on the items valid in each of the series.
+
+        NoRows when a task, a series or a valid item of a task is missing, or the contexts are of another length.
+        """
+        names = (tasks,) if isinstance(tasks, str) else TASKS.get(benchmark) if tasks is None else tuple(tasks)
+        key = benchmark, tuple(series), names, length
+        if key not in self._cache:
             rows = self.of(benchmark)
-            if names and not set(names) <= set(rows["task"]):
-                raise NoRows(f"tasks {names}")
-            self._cache[benchmark, names] = accuracy(rows, names)
-        return self._cache[benchmark, names]
+            if names and (missing := set(names) - set(rows["task"])):
+                raise NoRows(f"tasks {', '.join(sorted(missing))}")
+            if length and abs(rows["n_tokens"].max() - length) > LENGTH_SLACK * length:
+                raise NoRows(f"{benchmark} of {length} tokens")
+            try:
+                self._cache[key] = accuracy(rows, names, series)
+            except InputError as error:
+                raise NoRows(str(error)) from error
+        return self._cache[key]
 
     @cached_property
     def predictors(self) -> pd.DataFrame:
         """Metrics of the predictors per document and layer."""
         return summary.with_layer(self.of("predictors"))
+
+    @property
+    def corpora(self) -> list[str]:
+        """Corpora on whose documents predictors were compared."""
+        return sorted(self.of("predictors")["task"].unique())
 
 
 def exact(value: float) -> Estimate:
@@ -72,10 +87,15 @@ def exact(value: float) -> Estimate:
     return Estimate(np.float64(value), np.full(DRAWS, np.float64(value)), FEW)
 
 
+def shares(kept: float | str) -> tuple[float, ...]:
+    """The kept fractions that a query is about: one, or the nine of the paper for their mean."""
+    return NINE if kept == "mean" else (kept,)
+
+
 def at(result: Accuracy, method: str, kept: float | str) -> Estimate:
     """A method's accuracy at a kept fraction, or its mean over the nine of the paper."""
     try:
-        found = [result[method, share] for share in (NINE if kept == "mean" else (kept,))]
+        found = [result[method, share] for share in shares(kept)]
     except KeyError as error:
         raise NoRows(f"{method} at {kept}") from error
     values, draws = np.mean([e.value for e in found]), np.mean([e.draws for e in found], axis=0)
@@ -87,35 +107,29 @@ def minus(a: Estimate, b: Estimate) -> Estimate:
     return Estimate(a.value - b.value, a.draws - b.draws, min(a.units, b.units))
 
 
-def accuracy_value(evidence: Evidence, method: str, kept: float | str, benchmark: str, tasks=None) -> Estimate:
+def accuracy_value(
+    evidence: Evidence, method: str, kept: float | str, benchmark: str, tasks=None, length: int | None = None
+) -> Estimate:
     """Accuracy in percent, mean over items and then tasks."""
-    return at(evidence.accuracy(benchmark, tasks), method, kept)
+    result = evidence.accuracy(benchmark, [(method, share) for share in shares(kept)], tasks, length)
+    return at(result, method, kept)
 
 
-def accuracy_difference(evidence: Evidence, a: str, b: str, kept: float | str, benchmark: str, tasks=None) -> Estimate:
-    """Accuracy of a minus that of b, in points, on the same items."""
-    result = evidence.accuracy(benchmark, tasks)
+def accuracy_difference(
+    evidence: Evidence, a: str, b: str, kept: float | str, benchmark: str, tasks=None, length: int | None = None
+) -> Estimate:
+    """Accuracy of a minus that of b, in points, on the items that are valid for both."""
+    series = [(method, share) for method in (a, b) for share in shares(kept)]
+    result = evidence.accuracy(benchmark, series, tasks, length)
     return minus(at(result, a, kept), at(result, b, kept))
 
 
-def accuracy_min_difference(evidence: Evidence, a: str, b: str, benchmark: str, tasks=None) -> Estimate:
-    """The smallest difference over the kept fractions below 1 at which both were run."""
-    result = evidence.accuracy(benchmark, tasks)
-    shares = {m: {s for n, s in result.series if n == m and s < 1} for m in (a, b)}
-    if not (both := sorted(shares[a] & shares[b])):
-        raise NoRows(f"{a} and {b}")
-    gaps = [minus(at(result, a, s), at(result, b, s)) for s in both]
-    draws = np.min([gap.draws for gap in gaps], axis=0)
-    return Estimate(np.min([gap.value for gap in gaps]), draws, gaps[0].units)
-
-
-def tasks_won(evidence: Evidence, a: str, b: str, kept: float, benchmark: str) -> Estimate:
-    """Tasks on which a is at least as accurate as b."""
+def tasks_won(evidence: Evidence, a: str, b: str, kept: float, benchmark: str, length: int | None = None) -> Estimate:
+    """Tasks of the benchmark on which a is at least as accurate as b."""
     won = []
-    for task in evidence.of(benchmark)["task"].unique():
-        result = evidence.accuracy(benchmark, task)
-        gap = minus(at(result, a, kept), at(result, b, kept))
-        won.append(gap.map(lambda x: (x >= 0).astype(float)))
+    for task in TASKS.get(benchmark) or evidence.of(benchmark)["task"].unique():
+        gap = accuracy_difference(evidence, a, b, kept, benchmark, task, length)
+        won.append(gap.map(lambda x: np.where(np.isnan(x), np.nan, x >= 0)))
     return Estimate(sum(w.value for w in won), sum(w.draws for w in won), min(w.units for w in won))
 
 
@@ -123,16 +137,16 @@ def cache_share(evidence: Evidence, method: str, kept: float, benchmark: str) ->
     """Bytes held over bytes held by the unpruned cache, mean over contexts."""
     rows = valid(evidence.of(benchmark))
     held = rows.pivot_table(index=["task", "item"], columns=SERIES, values="bytes_held", aggfunc="first")
-    if (method, kept) not in held or ("dense", 1.0) not in held:
+    if (method, kept) not in held or (DENSE, 1.0) not in held:
         raise NoRows(f"{method} at {kept}")
-    share = (held[method, kept] / held["dense", 1.0]).dropna().to_numpy()
+    share = (held[method, kept] / held[DENSE, 1.0]).dropna().to_numpy()
     return bootstrap.mean([share[:, None]]).map(lambda x: x[..., 0])
 
 
 def budget_error(evidence: Evidence, method: str, benchmark: str) -> Estimate:
     """Largest difference between entries kept and the budget of GateSight §2, over all rows, failed ones included."""
     rows = evidence.of(benchmark)
-    dense, own = rows[rows["method"] == "dense"], rows[rows["method"] == method]
+    dense, own = rows[rows["method"] == DENSE], rows[rows["method"] == method]
     if dense.empty or own.empty:
         raise NoRows(method)
     caches = int((dense["kept_entries"] / dense["n_tokens"]).iloc[0])  # layers x KV heads
@@ -143,7 +157,7 @@ def budget_error(evidence: Evidence, method: str, benchmark: str) -> Estimate:
 def identity_rate(evidence: Evidence, benchmark: str) -> Estimate:
     """Share of answers at kept fraction 1.0 with the tokens of the dense model."""
     rows = evidence.of(benchmark)
-    whole = rows[(rows["budget"] == 1.0) & (rows["method"] != "dense")]
+    whole = rows[(rows["budget"] == 1.0) & (rows["method"] != DENSE)]
     if whole.empty:
         raise NoRows("kept fraction 1.0")
     return exact(1 - whole["failed_checks"].str.contains("identity").mean())
@@ -152,10 +166,10 @@ def identity_rate(evidence: Evidence, benchmark: str) -> Estimate:
 def label_check(evidence: Evidence, metric: str) -> Estimate:
     """The worst value of a check of the labels over all documents."""
     rows = evidence.of("label_checks")
-    values = rows.loc[rows["metric"] == LABEL_CHECKS[metric], "value"]
+    values = rows.loc[rows["metric"] == metric, "value"]
     if values.empty:
         raise NoRows(metric)
-    return exact(values.min() if metric == "coverage" else values.max())
+    return exact(values.min() if metric == "covered" else values.max())
 
 
 def gate_span(evidence: Evidence, statistic: str) -> Estimate:
@@ -170,14 +184,17 @@ def gate_span(evidence: Evidence, statistic: str) -> Estimate:
     return bootstrap.mean([wide]).map(pick)
 
 
-def example_document(evidence: Evidence, statistic: str) -> Estimate:
-    """Correlation of the two traces of Figure 5."""
+def median_correlation(evidence: Evidence) -> Estimate:
+    """Median over documents of the correlation of the two traces that Figure 5 draws; documents are resampled."""
     rows = evidence.of("example_document")
-    return exact({"correlation": json.loads(rows["options"].iloc[0])["spearman"]}[statistic])
+    values = rows.loc[rows["metric"] == "spearman", "value"].to_numpy()
+    if not len(values):
+        raise NoRows("correlations of documents")
+    return bootstrap.median(values)
 
 
 def predictor_value(evidence: Evidence, predictor: str, metric: str, layer=None, corpus=None) -> Estimate:
-    """A predictor's metric: mean over KV heads, documents and attention layers, or in one layer or kind of text."""
+    """A predictor's metric: mean over KV heads, documents and attention layers, or in one layer or some corpora."""
     return _predictors(evidence, [predictor], metric, layer, corpus).map(lambda x: x[..., 0])
 
 
@@ -186,9 +203,18 @@ def predictor_difference(evidence: Evidence, a: str, b: str, metric: str, layer=
     return _predictors(evidence, [a, b], metric, layer, corpus).map(lambda x: x[..., 0] - x[..., 1])
 
 
-def predictor_ratio(evidence: Evidence, a: str, b: str, metric: str) -> Estimate:
-    """A metric of a over that of b on the same documents."""
-    return _predictors(evidence, [a, b], metric).map(lambda x: x[..., 0] / x[..., 1])
+def predictor_multiple(evidence: Evidence, a: str, b: str, factor: float, metric: str, part: str) -> Estimate:
+    """The metric of a less ``factor`` times that of b (excess), or that of b (base); a multiple needs both positive."""
+    both = _predictors(evidence, [a, b], metric)
+    return both.map(lambda x: x[..., 0] - factor * x[..., 1] if part == "excess" else x[..., 1])
+
+
+def predictor_lead(evidence: Evidence, a: str, b: str, metric: str, corpus: Sequence[str], other: str) -> Estimate:
+    """The lead of a over b on ``corpus`` less that on the corpus ``other``, whose documents are other ones."""
+    here = predictor_difference(evidence, a, b, metric, corpus=corpus)
+    there = predictor_difference(evidence, a, b, metric, corpus=[other])
+    shuffled = np.random.default_rng(0).permutation(there.draws)  # draws of both start from one seed
+    return minus(here, Estimate(there.value, shuffled, there.units))
 
 
 def predictor_layers_won(evidence: Evidence, a: str, b: str, metric: str) -> Estimate:
@@ -200,8 +226,10 @@ def predictor_layers_won(evidence: Evidence, a: str, b: str, metric: str) -> Est
 
 def predictor_corpora_won(evidence: Evidence, a: str, b: str, metric: str) -> Estimate:
     """Share of corpora on which a has the higher metric."""
-    corpora = sorted(evidence.predictors["task"].unique())
-    won = [_predictors(evidence, [a, b], metric, names=[c]).map(lambda x: x[..., 0] > x[..., 1]) for c in corpora]
+    won = [
+        predictor_difference(evidence, a, b, metric, corpus=[corpus]).map(lambda x: x > 0)
+        for corpus in evidence.corpora
+    ]
     return _share(won)
 
 
@@ -209,16 +237,15 @@ def _share(won: list[Estimate]) -> Estimate:
     return Estimate(np.mean([w.value for w in won]), np.mean([w.draws for w in won], axis=0), min(w.units for w in won))
 
 
-def _predictors(evidence: Evidence, methods: list[str], metric: str, layer=None, kind=None, names=None) -> Estimate:
-    """A metric of several predictors over the same documents, in one layer, kind of text or corpora."""
-    rows, metric = evidence.predictors, metric.replace("_", "@")
-    methods = [PREDICTOR_NAMES.get(m, m) for m in methods]
+def _predictors(
+    evidence: Evidence, methods: list[str], metric: str, layer: int | None = None, corpora: Sequence[str] | None = None
+) -> Estimate:
+    """A metric of several predictors over the same documents, in one layer or some corpora."""
+    rows = evidence.predictors
     if layer is not None:
         rows = rows[rows["layer"] == layer]
-    if kind is not None:
-        names = summary.corpora_of_kind(rows["task"].unique(), kind)
-    if names is not None:
-        rows = rows[rows["task"].isin(names)]
+    if corpora is not None:
+        rows = rows[rows["task"].isin(corpora)]
     if set(methods) - set(rows.loc[rows["metric"] == metric, "method"]):
         raise NoRows(f"{metric} of {', '.join(methods)}")
     return summary.estimate(rows, metric, methods)
@@ -229,21 +256,31 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
     for f in (
         accuracy_value,
         accuracy_difference,
-        accuracy_min_difference,
         tasks_won,
         cache_share,
         budget_error,
         identity_rate,
         label_check,
         gate_span,
-        example_document,
+        median_correlation,
         predictor_value,
         predictor_difference,
-        predictor_ratio,
+        predictor_multiple,
+        predictor_lead,
         predictor_layers_won,
         predictor_corpora_won,
     )
 }
+
+
+def calls(evidence: Evidence, query: Query) -> dict[str, dict[str, Any]]:
+    """The calls of a query; one over every other corpus has one for each corpus of the rows."""
+    if query.values != (EVERY,):
+        return query.calls()
+    others = [corpus for corpus in evidence.corpora if corpus not in query.parameters["corpus"]]
+    if not others:
+        raise NoRows("other corpora")
+    return replace(query, values=tuple(others)).calls()
 
 
 def ask(evidence: Evidence, function: str, parameters: dict[str, Any]) -> Estimate:

@@ -12,8 +12,8 @@ import pandas as pd
 
 from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.claims.ledger import Claim
-from kvrepro.claims.queries import Evidence, NoRows, ask
-from kvrepro.claims.verdicts import NOT_BUILT, NOT_RUN, VERDICTS, verdict
+from kvrepro.claims.queries import Evidence, NoRows, ask, calls
+from kvrepro.claims.verdicts import MEANING, NOT_BUILT, NOT_RUN, VERDICTS, about, verdict
 from kvrepro.results import read_rows
 from kvrepro.tables.markdown import line
 
@@ -33,8 +33,6 @@ COLUMNS = (
     "command",
 )
 TITLES = {"gatesight": "GateSight (arXiv 2610.14754)", "wg_kv": "WG-KV (arXiv 2512.17452)"}
-LARGER = {"lab": "make reproduce TIER=lab STACK=cuda", "paper": "make reproduce TIER=paper STACK=cuda"}
-TIERS = ("quick", *LARGER)  #: tiers that claims name; any other tier is asked every claim
 
 
 @dataclass(frozen=True)
@@ -60,16 +58,23 @@ def measured(tier: str, paths: Iterable[str], models: Mapping[str, Sequence[str]
     return Measured(tier, evidence, named, {m: ", ".join(sorted(h)) for m, h in hardware.items()})
 
 
-def judge(claims: Iterable[Claim], measured: Measured) -> pd.DataFrame:
+def judge(claims: Sequence[Claim], measured: Measured, commands: Mapping[str, str]) -> pd.DataFrame:
     """A row per claim and model it was measured on, with the columns COLUMNS.
+
+    ``commands`` says what reproduces a tier. A tier that no claim names is asked every claim.
 
     Where a claim has several numbers, ``published``, ``measured``, ``low`` and ``high`` are JSON objects of them.
     """
-    rows = [row for claim in claims for row in _rows(claim, measured)]
+    named = {tier for claim in claims for tier in claim.tiers}
+    rows = [
+        row
+        for claim in claims
+        for row in _rows(claim, measured, measured.tier in claim.tiers or measured.tier not in named, commands)
+    ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _rows(claim: Claim, measured: Measured) -> Iterable[dict[str, Any]]:
+def _rows(claim: Claim, measured: Measured, asked: bool, commands: Mapping[str, str]) -> Iterable[dict[str, Any]]:
     base = {
         "claim_id": claim.id,
         "paper": claim.paper,
@@ -81,9 +86,8 @@ def _rows(claim: Claim, measured: Measured) -> Iterable[dict[str, Any]]:
     if claim.query is None:
         yield base | {"verdict": NOT_BUILT}
         return
-    elsewhere = next((LARGER[t] for t in LARGER if t in claim.tiers and t != measured.tier), "")
-    here = LARGER.get(measured.tier, f"make reproduce TIER={measured.tier}")
-    asked = measured.tier in claim.tiers or measured.tier not in TIERS
+    later = claim.tiers[claim.tiers.index(measured.tier) + 1 :] if measured.tier in claim.tiers else claim.tiers
+    here, elsewhere = commands[measured.tier], commands[(later or claim.tiers)[0]]
     models = measured.models[claim.paper]
     for model in [m for m in models if m in claim.models] or models:
         found, complete = _ask(claim, measured.evidence[model]) if asked else ({}, False)
@@ -100,13 +104,17 @@ def _rows(claim: Claim, measured: Measured) -> Iterable[dict[str, Any]]:
 
 def _ask(claim: Claim, evidence: Evidence) -> tuple[dict[str, Estimate], bool]:
     """The numbers that the rows can give, and whether these are all."""
-    calls, found = claim.query.calls(), {}
-    for key, parameters in calls.items():
+    found: dict[str, Estimate] = {}
+    try:
+        wanted = calls(evidence, claim.query)
+    except NoRows:
+        return found, False
+    for key, parameters in wanted.items():
         try:
             found[key] = ask(evidence, claim.query.function, parameters)
         except NoRows:
             continue
-    return found, len(found) == len(calls)
+    return found, len(found) == len(wanted)
 
 
 def _published(claim: Claim) -> Any:
@@ -130,7 +138,7 @@ def markdown(claims: Sequence[Claim], tiers: Mapping[str, pd.DataFrame], lab: It
     ``tiers`` gives the judged frame per name of a tier; ``lab`` names the models to label as lab models.
     """
     lab = set(lab)
-    parts = ["# Claims\n", _explanation(tiers, lab), _counts(tiers)]
+    parts = ["# Claims\n", _explanation(tiers, lab), _counts(tiers, lab)]
     for paper, title in TITLES.items():
         parts.append(f"## {title}\n")
         of_paper = [claim for claim in claims if claim.paper == paper]
@@ -153,25 +161,25 @@ def _explanation(tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> str:
         for name, frame in tiers.items()
     ]
     return (
-        f"{labelled if used else ''}Numbers in brackets are 95 % bootstrap intervals. *Reproduced* and *direction "
-        "holds* need the whole interval to meet the condition, *contradicted* needs none of it to; between the two a "
-        "claim is *undecided*, and so it is when fewer than ten items or documents were measured. *Not run here*: this "
-        "tier has no rows for it; *not built*: no code computes it yet. How each claim is judged is in "
-        "workflow/schemas/claims.schema.yaml, and the command that reruns it in claims.csv. "
-        f"Hardware: {'; '.join(hardware)}.\n"
+        f"{labelled if used else ''}Numbers in brackets are 95 % bootstrap intervals. The command that reruns a claim "
+        f"is in claims.csv. Hardware: {'; '.join(hardware)}.\n\n"
+        + "".join(f"* **{name}**: {sentence}\n" for name, sentence in MEANING.items())
     )
 
 
-def _counts(tiers: Mapping[str, pd.DataFrame]) -> str:
-    header = ["paper", "tier", *VERDICTS, "claims"]
+def _counts(tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> str:
+    header = ["paper", "tier", "measured on", *VERDICTS, "claims"]
     rows = []
     for paper, title in TITLES.items():
         for name, frame in tiers.items():
             part = frame[frame["paper"] == paper]
             counts = part["verdict"].value_counts()
             total = str(part["claim_id"].nunique())
-            rows.append([title, name, *(str(counts.get(v, 0)) for v in VERDICTS), total])
-    return "\n".join([line(header), line(["---", "---", *["---:"] * (len(VERDICTS) + 1)]), *map(line, rows)]) + "\n"
+            models = ", ".join(f"{m}{', lab model' if m in lab else ''}" for m in part["model"].dropna().unique())
+            rows.append([title, name, models or "–", *(str(counts.get(v, 0)) for v in VERDICTS), total])
+    return (
+        "\n".join([line(header), line(["---", "---", "---", *["---:"] * (len(VERDICTS) + 1)]), *map(line, rows)]) + "\n"
+    )
 
 
 def _line(claim: Claim, tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> list[str]:
@@ -179,8 +187,14 @@ def _line(claim: Claim, tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> lis
     for frame in tiers.values():
         found = frame[frame["claim_id"] == claim.id]
         cells += ["<br>".join(_measured(row, lab) for row in found.itertuples())]
-        cells += ["<br>".join(row.verdict for row in found.itertuples())]
+        cells += ["<br>".join(_ruling(claim, row) for row in found.itertuples())]
     return cells
+
+
+def _ruling(claim: Claim, row: Any) -> str:
+    """The verdict, with the name of the model where the paper's statement is about another."""
+    other = isinstance(row.model, str) and row.verdict != NOT_RUN and not about(claim, row.model)
+    return f"{row.verdict} on {row.model}" if other else row.verdict
 
 
 def _measured(row: Any, lab: set[str]) -> str:

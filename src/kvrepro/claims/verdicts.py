@@ -1,14 +1,22 @@
 """From a claim and our numbers to a verdict.
 
-A condition holds when the whole 95 % interval meets it, fails when no part of the interval does, and is open in
-between, or when fewer than ten units were sampled.
+How a claim is judged. Its query gives one number, or several. A condition (the published value with its tolerance, the
+published range or order, the claim's ``direction``) holds when the whole 95 % interval of every number meets it; it
+fails when no part of the interval of one of them does; and it is open otherwise, or when fewer than ten units were
+sampled.
 
-* reproduced: value, range or ordering holds on any model, or a direction holds on a model the claim is about
-* direction holds: not that, but the weaker direction holds; also a direction that holds on another model
-* contradicted: the direction fails; or there is none and the claim fails on a model it is about
-* undecided: the interval straddles the threshold, so the rows say neither
-* not run here: no rows in this tier; or a claim without a direction that fails on another model, which says nothing
-* not built: no query computes it yet
+On a model that the claim is about (one of its ``models``, or any where it names none):
+
+1. reproduced, when the published value, range or order holds, or, for a claim of kind direction, its direction
+2. else the direction decides: direction holds, contradicted or undecided
+3. without a direction: contradicted when the published condition fails, undecided when it is open
+
+On any other model, such as a lab model, the published number means nothing. The direction alone decides (of an
+ordering without one, the order): direction holds, contradicted or undecided, never reproduced; and without a direction
+the claim is undecided. Reports give these verdicts with the name of the model.
+
+Rows that do not answer all of a query, and claims that the tier cannot test, give not run here; a claim without a
+query is not built.
 """
 
 from __future__ import annotations
@@ -24,7 +32,18 @@ from kvrepro.claims.ledger import Claim
 
 REPRODUCED, DIRECTION, CONTRADICTED = "reproduced", "direction holds", "contradicted"
 UNDECIDED, NOT_RUN, NOT_BUILT = "undecided", "not run here", "not built"
-VERDICTS = (REPRODUCED, DIRECTION, CONTRADICTED, UNDECIDED, NOT_RUN, NOT_BUILT)
+#: What each verdict says, as reports print it.
+MEANING = {
+    REPRODUCED: "on a model the paper speaks of, the whole interval agrees with the published value, range or order.",
+    DIRECTION: "the whole interval meets the weaker statement that makes sense on this model.",
+    CONTRADICTED: "the whole interval is on the other side; on a model the paper does not speak of, this is said of "
+    "that model alone.",
+    UNDECIDED: "the interval straddles the threshold, fewer than ten items or documents were measured, or the claim "
+    "says nothing that could be tested on this model.",
+    NOT_RUN: "this tier has no rows that answer it; the command in claims.csv makes them.",
+    NOT_BUILT: "no code computes it yet.",
+}
+VERDICTS = tuple(MEANING)
 
 HOLDS, FAILS, OPEN = "holds", "fails", "open"
 Region = tuple[float, float, bool]  # low, high, and whether the ends belong to it
@@ -32,21 +51,28 @@ Region = tuple[float, float, bool]  # low, high, and whether the ends belong to 
 
 def verdict(claim: Claim, found: Mapping[str, Estimate], model: str) -> str:
     """The verdict on a claim from the numbers of ``model``, by the keys of ``claim.query.calls()``."""
-    about = not claim.models or model in claim.models
     direction = _all(_direction(claim, key, e) for key, e in found.items()) if claim.direction else None
-    if claim.kind == "direction":
-        return {HOLDS: REPRODUCED if about else DIRECTION, FAILS: CONTRADICTED, OPEN: UNDECIDED}[direction]
-    if claim.kind == "ordering":
-        main = _ordering(claim, found)
+    main = _published_condition(claim, found, direction)
+    if about(claim, model):
+        if main == HOLDS:
+            return REPRODUCED
+        weaker = main if direction is None else direction
     else:
-        main = _all(state(e, accepted(claim, key)) for key, e in found.items())
-    if main == HOLDS:
-        return REPRODUCED
-    if direction is not None:
-        return {HOLDS: DIRECTION, FAILS: CONTRADICTED, OPEN: UNDECIDED}[direction]
-    if main == OPEN:
-        return UNDECIDED
-    return CONTRADICTED if about else NOT_RUN
+        weaker = main if direction is None and claim.kind == "ordering" else direction
+    return {HOLDS: DIRECTION, FAILS: CONTRADICTED, OPEN: UNDECIDED, None: UNDECIDED}[weaker]
+
+
+def about(claim: Claim, model: str) -> bool:
+    """Whether the paper makes the statement of this model."""
+    return not claim.models or model in claim.models
+
+
+def _published_condition(claim: Claim, found: Mapping[str, Estimate], direction: str | None) -> str:
+    if claim.kind == "direction":
+        return direction
+    if claim.kind == "ordering":
+        return _ordering(claim, found)
+    return _all(state(e, accepted(claim, key)) for key, e in found.items())
 
 
 def accepted(claim: Claim, key: str) -> Region:

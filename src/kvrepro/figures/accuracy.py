@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from kvrepro.analysis.accuracy import Accuracy, accuracy, methods
 from kvrepro.analysis.bootstrap import FEW
 from kvrepro.figures.style import COLUMN, PAGE, caption, look, model_title
+from kvrepro.results import DENSE
 
 
 def figure_4b(rows: pd.DataFrame, lab: bool = False) -> Figure:
@@ -68,9 +69,9 @@ def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
 def _lines(axes: Axes, result: Accuracy, names: list[str]) -> None:
     """One line with its intervals per method, and the unpruned model as a dashed line."""
     table = result.table()
-    dense = table[table["method"] == "dense"]
+    dense = table[table["method"] == DENSE]
     if len(dense):
-        axes.axhline(dense["accuracy"].iloc[0], color="black", linestyle="--", linewidth=0.9, label=look("dense").label)
+        axes.axhline(dense["accuracy"].iloc[0], color="black", linestyle="--", linewidth=0.9, label=look(DENSE).label)
     for name in names:
         line = table[table["method"] == name].sort_values("budget")
         style = look(name)
@@ -105,5 +106,5 @@ def _note(result: Accuracy, rows: pd.DataFrame, lab: bool, panels: bool = False)
     pooled = "" if result.items >= FEW or panels else ", items of all tasks resampled together"
     return (
         f"{who}{tasks} of {result.items} item{'s' * (result.items != 1)}; bands: 95 % bootstrap intervals over "
-        f"items{pooled}. {result.excluded} of {result.rows} rows failed a check and are left out."
+        f"items{pooled}. {result.left_out()}"
     )

@@ -18,7 +18,7 @@ def figure_5(rows: pd.DataFrame, lab: bool = False) -> Figure:
 
     Reads method, options, task, item (the position) and value of the experiment ``example_document``.
     """
-    example = rows[rows["experiment"] == "example_document"]
+    example = rows[(rows["experiment"] == "example_document") & (rows["metric"] == "trace")]
     if example.empty:
         raise InputError("there are no rows of the example document; run the target estimators.")
     options = json.loads(example["options"].iloc[0])

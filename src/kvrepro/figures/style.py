@@ -12,6 +12,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from kvrepro.analysis import names
+from kvrepro.results import DENSE
+
 COLUMN = 3.3  #: width of one column in inches
 PAGE = 6.8  #: width of the page in inches
 
@@ -61,29 +64,30 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY, BLACK = (
     "#000000",
 )
 
-METHODS = {
-    "dense": Look("no prune", BLACK, ""),
-    "gatesight": Look("GateSight", BLUE, "o"),
-    "snapkv": Look("SnapKV", ORANGE, "s"),
-    "keydiff": Look("KeyDiff", GREEN, "^"),
-    "kvzip": Look("KVzip", RED, "D"),
-    "triattention": Look("TriAttention", PURPLE, "v"),
-    "random": Look("random", GREY, "x"),
-    "write_gate": Look("WG-KV", BLUE, "o"),
-    "local_attention": Look("Local Attention", SKY, "<"),
-    "duo_attention": Look("DuoAttention", ORANGE, "s"),
+_METHODS = {
+    DENSE: (BLACK, ""),
+    "gatesight": (BLUE, "o"),
+    "snapkv": (ORANGE, "s"),
+    "keydiff": (GREEN, "^"),
+    "kvzip": (RED, "D"),
+    "triattention": (PURPLE, "v"),
+    "random": (GREY, "x"),
+    "write_gate": (BLUE, "o"),
+    "local_attention": (SKY, "<"),
+    "duo_attention": (ORANGE, "s"),
 }
-
-PREDICTORS = {
-    "mlp": Look("MLP (GateSight)", BLUE, "o"),
-    "ridge": Look("ridge", ORANGE, "s"),
-    "age_mlp": Look("MLP, age only", SKY, "<"),
-    "oracle": Look("best single head (oracle)", RED, "D"),
-    "write_slow": Look("slow-head β‖v‖", GREEN, "^"),
-    "age": Look("age, older first", PURPLE, "v"),
-    "write": Look("window-mean β‖v‖", "#8C6D31", "P"),
-    "random": Look("random", GREY, "x"),
+_PREDICTORS = {
+    "mlp": (BLUE, "o"),
+    "ridge": (ORANGE, "s"),
+    "age_mlp": (SKY, "<"),
+    "oracle": (RED, "D"),
+    "write_slow": (GREEN, "^"),
+    "age": (PURPLE, "v"),
+    "write": ("#8C6D31", "P"),
+    "random": (GREY, "x"),
 }
+METHODS = {name: Look(names.METHODS[name], *marks) for name, marks in _METHODS.items()}
+PREDICTORS = {name: Look(names.PREDICTORS[name], *marks) for name, marks in _PREDICTORS.items()}
 
 # For names that are not listed: further colours that keep their distance, chosen by the name alone.
 SPARE_COLORS = ("#882255", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#661100", "#6699CC")

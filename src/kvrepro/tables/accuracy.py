@@ -7,6 +7,7 @@ import pandas as pd
 from kvrepro.analysis.accuracy import Accuracy, accuracy, methods
 from kvrepro.analysis.bootstrap import FEW
 from kvrepro.figures.style import look, model_title
+from kvrepro.results import DENSE
 from kvrepro.tables.markdown import Table, interval
 
 
@@ -37,14 +38,13 @@ def note(result: Accuracy) -> str:
     pooled = ", resampled together over all tasks" if len(result.tasks) > 1 and result.items < FEW else ""
     return (
         f"Percent, {tasks} of {result.items} items, with 95 % bootstrap intervals over items{pooled}. A kept fraction "
-        f"is the share of the KV cache that is kept. {result.excluded} of {result.rows} rows failed a check and are "
-        "left out."
+        f"is the share of the KV cache that is kept. {result.left_out()}"
     )
 
 
 def _ordered(result: Accuracy, rows: pd.DataFrame) -> pd.DataFrame:
     """Unpruned model first, then the methods as the config names them, by kept fraction."""
-    names = ["dense", *methods(rows)]
+    names = [DENSE, *methods(rows)]
     table = result.table()
     table = table[table["method"].isin(names)]
     return table.sort_values("budget").sort_values("method", key=lambda c: c.map(names.index), kind="stable")
@@ -52,7 +52,7 @@ def _ordered(result: Accuracy, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _pivot(title: str, frame: pd.DataFrame, text: str) -> Table:
     """Methods down, kept fractions across; the best method of a kept fraction in bold."""
-    pruned = frame[frame["method"] != "dense"]
+    pruned = frame[frame["method"] != DENSE]
     best = pruned[pruned["budget"] < 1].groupby("budget")["accuracy"].max()
     budgets = sorted(pruned["budget"].unique())
     cells = {
@@ -60,6 +60,6 @@ def _pivot(title: str, frame: pd.DataFrame, text: str) -> Table:
         for r in pruned.itertuples()
     }
     rows = [[look(m).label, *(cells.get((m, b), "–") for b in budgets)] for m in pruned["method"].unique()]
-    for r in frame[frame["method"] == "dense"].itertuples():
-        rows.insert(0, [look("dense").label, *["–"] * (len(budgets) - 1), interval(r.accuracy, r.low, r.high)])
+    for r in frame[frame["method"] == DENSE].itertuples():
+        rows.insert(0, [look(DENSE).label, *["–"] * (len(budgets) - 1), interval(r.accuracy, r.low, r.high)])
     return Table(title, ["method, kept fraction", *map(str, budgets)], rows, text)
