@@ -10,6 +10,7 @@ from kvrepro.cache.fork import fork
 from kvrepro.cache.ragged import EMPTY, bytes_held, pack
 from kvrepro.errors import InputError
 from kvrepro.evaluate.decode import answer
+from kvrepro.models import attention
 from kvrepro.models.attention import grouped_attention
 from kvrepro.models.capture import prefill
 
@@ -162,10 +163,12 @@ def admitted_reference(lm, tokens, policy):
         lm.model.set_attn_implementation("kvrepro")
 
 
+@pytest.mark.parametrize("chunk", [32, 256])
 @pytest.mark.parametrize("window", [1, 16, 200])
-def test_admission_before_the_write_equals_the_mask(tiny_dense, tokens, window):
+def test_admission_before_the_write_equals_the_mask(tiny_dense, tokens, window, chunk, monkeypatch):
     policy = Policy(window, admit_some, entries=0)
     want = admitted_reference(tiny_dense, tokens, policy)
+    monkeypatch.setattr(attention, "CHUNK", chunk)  # a prefill longer than this takes the other path
     cache = admitted_cache(tiny_dense, policy)
     got = []
     with torch.no_grad():

@@ -65,6 +65,10 @@ class AdmittedLayer(RaggedLayer):
         """The mask of §4.2 over what :meth:`update` handed out: ``[batch, kv_heads, t, entries]`` bool."""
         positions, admitted = self._pending
         self._pending = None
+        if (positions == positions[:, :1]).all():  # a first prefill: one age matrix serves all heads
+            positions = positions[:, :1]
+        if (admitted == admitted[:, :1]).all():
+            admitted = admitted[:, :1]
         age = torch.arange(self.seen - t, self.seen, device=self.device)[:, None] - positions[:, :, None]
         return (positions != EMPTY)[:, :, None] & (age >= 0) & ((age < self.policy.window) | admitted[:, :, None])
 

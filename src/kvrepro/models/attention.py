@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 NAME = "kvrepro"
+CHUNK = 256  # queries up to which attention is computed with its scores in memory
 _observers: list[Callable] = []
 
 
@@ -41,6 +42,9 @@ def grouped_attention(query, key, value, visible, scaling):
     """
     b, heads, t, d = query.shape
     kv = key.shape[1]
+    if t > CHUNK:  # a prefill: scores of all rows at once would not fit
+        mask = visible.repeat_interleave(heads // visible.shape[1], 1) if visible.shape[1] > 1 else visible
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=heads != kv)
     q = query.reshape(b, kv, heads // kv * t, d)
     scores = (q @ key.transpose(-1, -2)).float().view(b, kv, heads // kv, t, -1) * scaling
     weights = scores.masked_fill(~visible[:, :, None], float("-inf")).softmax(-1).to(value.dtype)
