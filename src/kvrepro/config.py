@@ -11,6 +11,7 @@ import jsonschema
 import yaml
 
 from kvrepro.benchmarks.ruler import TASKS
+from kvrepro.benchmarks.ruler.sources import OFFICIAL_FILES
 from kvrepro.data import corpora
 from kvrepro.data.sources import source
 from kvrepro.errors import InputError, unknown
@@ -197,7 +198,7 @@ def ready(settings: Mapping[str, Any], local: bool = True) -> None:
         path = known[name].get("path")
         if path and not list(Path(path).glob("*.safetensors")):
             raise InputError(f"model {name!r}: {path} holds no weights; restore it (git checkout {path}) or train it.")
-    for key in ("essays", "squad", "hotpotqa", "english_words"):
+    for key in OFFICIAL_FILES:
         path = settings["ruler"]["sources"].get(key)
         if path and not Path(path).exists():
             raise InputError(f"ruler.sources.{key}: {path} does not exist; download it or name the place where it is.")
