@@ -129,6 +129,8 @@ def test_missing_rows_are_a_clear_error(rows):
         accuracy(rows[:0])
     with pytest.raises(InputError, match="no accuracy rows of task cwe"):
         accuracy(rows, ["cwe"])
+    with pytest.raises(InputError, match="no accuracy rows of kvzip"):
+        accuracy(rows, series=[("kvzip", 0.1)])
     with pytest.raises(InputError, match="several models"):
         accuracy(pd.concat([rows, rows.assign(model="other")]))
     with pytest.raises(InputError, match="all accuracy rows of task niah_single_1 failed"):

@@ -65,6 +65,8 @@ def accuracy(
         raise InputError(f"accuracy rows of several models ({', '.join(scores['model'].unique())}); give one model's.")
     if series is not None:
         scores = scores[pd.MultiIndex.from_frame(scores[SERIES]).isin(list(series))]
+        if scores.empty:
+            raise InputError(f"there are no accuracy rows of {', '.join(f'{m} at {k:g}' for m, k in series)}.")
     tasks = tuple(scores["task"].unique()) if tasks is None else tuple(tasks)
     if missing := sorted(set(tasks) - set(scores["task"])):
         raise InputError(f"there are no accuracy rows of task {missing[0]}; run the target accuracy.")
