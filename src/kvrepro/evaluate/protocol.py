@@ -28,6 +28,7 @@ from kvrepro.methods.eviction.full import Full
 from kvrepro.models.attention import NAME
 from kvrepro.models.capture import Prefill, prefill, rotary_positions
 from kvrepro.models.loading import LoadedModel
+from kvrepro.results import DENSE, FULL
 
 Scorer = Callable[[str, str, tuple[str, ...]], float]  # (task, prediction, references) -> score in [0, 1]
 
@@ -63,7 +64,7 @@ def evaluate_example(
     prompt = render(example, lm.tokenizer, lm.chat)
     label = f"{example.benchmark}/{example.task} item {example.item}"
     try:
-        evictions = [Arm("full", Full(), 1.0), *(a for a in arms if isinstance(a.method, Eviction))]
+        evictions = [Arm(FULL, Full(), 1.0), *(a for a in arms if isinstance(a.method, Eviction))]
         window = max(a.method.query_window for a in evictions)
         parent = prefill(lm, torch.tensor(prompt.prefix), prompt.protected, query_window=max(window, 1))
         dense = _dense(lm, parent, prompt, example)
@@ -122,7 +123,7 @@ def _dense(lm: LoadedModel, parent: Prefill, prompt: Prompt, example: Example) -
     layers = [parent.cache.layers[i] for i in g.attention_layers]
     held = sum(layer.keys.shape[1] * layer.keys.shape[2] for layer in layers)
     size = sum(2 * layer.keys.numel() * layer.keys.element_size() for layer in layers)
-    asked = Asked(Arm("dense", Full(), 1.0), held, size, set())
+    asked = Asked(Arm(DENSE, Full(), 1.0), held, size, set())
     if held != len(layers) * g.kv_heads * parent.n:
         asked.failed.add("budget")
     lm.model.set_attn_implementation("sdpa")

@@ -184,18 +184,20 @@ def offline(
     )
 
 
-def from_settings(settings: Mapping[str, Any], tokenizer: Any) -> Sources:
+def from_settings(settings: Mapping[str, Any], tokenizer: Any, split: str | None = EVAL) -> Sources:
     """Sources as the section ``ruler.sources`` of a config names them.
 
     ``prose`` is a corpus of the repository, whose held-out sentences are the haystack; ``word_count`` the occurrences
     in all corpora of the repository from which on a word is used; ``list_word_tokens`` the tokens of a list word of cwe
-    in ``tokenizer`` (0: any number). The other keys are those of :func:`with_files`.
+    in ``tokenizer`` (0: any number). The other keys are those of :func:`with_files`. ``split`` limits the drawn strings
+    to those a lab model was not trained on; other models take any, as published (None).
     """
     files = dict(settings)
     prose, count, length = (files.pop(key, None) for key in ("prose", "word_count", "list_word_tokens"))
     words = corpora.common_words(count) if count else []
     listed = of_length(words, length or 0, lambda s: len(tokenizer.encode(s, add_special_tokens=False)))
-    return with_files(offline(corpora.sentences(prose, "heldout") if prose else [], words, list_words=listed), **files)
+    haystack = corpora.sentences(prose, "heldout") if prose else []
+    return with_files(offline(haystack, words, split, listed), **files)
 
 
 def with_files(

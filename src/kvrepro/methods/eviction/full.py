@@ -8,13 +8,14 @@ import torch
 
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.models.capture import Prefill
+from kvrepro.results import FULL
 
 
 @dataclass
 class Full(Eviction):
     """Equal scores; used at kept fraction 1.0, where its answers must be those of the dense model."""
 
-    name = "full"
+    name = FULL
 
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Zeros."""
