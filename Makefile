@@ -26,7 +26,7 @@ help: ## Show this list
 $(STAMP): envs/$(STACK).txt pyproject.toml
 	test -x $(BIN)/python || python3 -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/pip install -q uv
-	$(BIN)/uv pip install -q --python $(BIN)/python $${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} -c envs/$(STACK).txt -e '.[$(EXTRAS_$(STACK))]'
+	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python $${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} -c envs/$(STACK).txt -e '.[$(EXTRAS_$(STACK))]'
 	rm -f $(VENV)/installed-*
 	touch $@
 
