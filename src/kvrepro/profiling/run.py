@@ -1,0 +1,97 @@
+"""Run a profile, or part of it, in order of importance within a time budget. Jobs whose file exists are not run again.
+
+    python -m kvrepro.profiling.run --profile h200 --out results/h200/profile --budget 600
+    python -m kvrepro.profiling.run --profile h200 --plan
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from kvrepro.profiling.estimate import expected_seconds
+from kvrepro.profiling.settings import Job, Settings, batches, end_to_end, load, sweeps
+
+KERNELS = "kernels.parquet"
+MARGIN = 5.0  # seconds of a budget that are left for writing
+
+
+def jobs_of(settings: Settings, patterns: Iterable[str] = ("*",)) -> list[Job]:
+    """The jobs whose file matches one of ``patterns``, in the order of the patterns and then of importance."""
+    every = [*end_to_end(settings.profile), *sweeps(settings.profile), *batches(settings.profile)]
+    return list(dict.fromkeys(job for pattern in patterns for job in every if fnmatch(job.file, pattern)))
+
+
+def run_job(settings: Settings, job: Job, bench: Any, seconds: float) -> list[dict[str, Any]]:
+    """Rows of a job, timed within about ``seconds``."""
+    from kvrepro.profiling.measure import measure
+    from kvrepro.profiling.rows import job_rows
+
+    shape = settings.shapes[job.model]
+    return job_rows(settings.profile, shape, job, measure(bench, shape, job, seconds))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", default="h200", help="a profile of config/latency.yaml")
+    parser.add_argument("--out", type=Path, default=Path("results/profile"), help="folder of the rows")
+    parser.add_argument("--only", nargs="*", default=["*"], help="patterns of job files, most important first")
+    parser.add_argument("--kernels", action="store_true", help="time the kernels and ceilings first")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds for everything")
+    parser.add_argument("--job-seconds", type=float, help="seconds of one job's passes, in place of the profile's")
+    parser.add_argument("--plan", action="store_true", help="print the jobs and their expected seconds, run nothing")
+    options = parser.parse_args(arguments)
+    settings = load(options.profile)
+    jobs = jobs_of(settings, options.only)
+    if options.plan:
+        for job in jobs:
+            print(f"{expected_seconds(settings.shapes[job.model], job, settings.profile):7.1f} s  {job.file}")
+        return
+    _run(settings, jobs, options)
+
+
+def _run(settings: Settings, jobs: list[Job], options: argparse.Namespace) -> None:
+    from kvrepro.profiling.kernels import profile_kernels
+    from kvrepro.profiling.measure import Bench
+    from kvrepro.profiling.rows import write
+    from kvrepro.results import provenance
+
+    started = time.monotonic()
+    bench = Bench(settings.profile)
+
+    def save(rows: list[dict], path: Path, began: float) -> None:
+        about = provenance({"profile": settings.profile.name}, bench.device, wall_seconds=time.monotonic() - began)
+        write(rows, path, about)
+        print(f"{time.monotonic() - started:6.0f} s  {path.name}: {_line(rows)}", flush=True)
+
+    if options.kernels and not (options.out / KERNELS).exists():
+        save(profile_kernels(settings, bench), options.out / KERNELS, time.monotonic())
+    for job in jobs:
+        left = options.budget - (time.monotonic() - started) - MARGIN
+        path, shape = options.out / job.file, settings.shapes[job.model]
+        if path.exists():
+            continue
+        fixed = expected_seconds(shape, job, settings.profile, layers=1)
+        if fixed > left:
+            print(f"{time.monotonic() - started:6.0f} s  {job.file}: not run, {left:.0f} s are left", flush=True)
+            continue
+        began = time.monotonic()
+        seconds = min(options.job_seconds or settings.profile.seconds, left - fixed)
+        save(run_job(settings, job, bench, seconds), path, began)
+
+
+def _line(rows: list[dict]) -> str:
+    """The totals of a job in words."""
+    shown = [r for r in rows if r["metric"] == "seconds"]
+    first = rows[0]
+    values = ", ".join(f"{r['component' if r['protocol'] != 'kernel' else 'task']} {r['value']:.5g} s" for r in shown)
+    return f"{values}; {first['layers_timed']} of {first['layers']} layers; {first['timing']}{first['reason']}"
+
+
+if __name__ == "__main__":
+    main()
