@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from kvrepro.errors import InputError
+from kvrepro.figures.roofline import roofline
 from kvrepro.figures.style import BLUE, COLUMN, GREEN, GREY, ORANGE, PAGE, RED, caption
 from kvrepro.profiling.published import figure_data
 from kvrepro.profiling.settings import PROTOCOLS, Settings
@@ -260,9 +261,7 @@ def _text_of(settings: Settings, model: str) -> str:
         return ""
     ends = f"{said['tokens'][0] // K}K–{said['tokens'][1] // K}K"
     prefill, decode, memory = ("–".join(f"{x:g}" for x in said[name]) for name in ("prefill", "decode", "memory"))
-    return (
-        f"The paper's text ({said['place']}, {ends}): prefill {prefill}×, decode {decode}×, memory −{memory} %. "
-    )
+    return f"The paper's text ({said['place']}, {ends}): prefill {prefill}×, decode {decode}×, memory −{memory} %. "
 
 
 def _note(found: pd.DataFrame, published: int) -> str:
@@ -277,3 +276,14 @@ def _note(found: pd.DataFrame, published: int) -> str:
     if published:
         parts.append("Dotted outlines: the authors' figure data.")
     return " ".join(parts)
+
+
+#: Figures of the profile by name.
+FIGURES = {
+    "figure_1": figure_1,
+    "figure_4": figure_4,
+    "figure_8": figure_8,
+    "figure_15": figure_15,
+    "roofline": roofline,
+    "sweeps": sweeps,
+}

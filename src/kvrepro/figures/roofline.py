@@ -41,6 +41,8 @@ def roofline(rows: pd.DataFrame, settings: Settings) -> Figure:
     axes.set_xlabel("operations per byte")
     axes.set_ylabel("operations per second")
     figure.legend(loc="outside lower center", ncols=2, fontsize=5.5)
-    text = f"Ceilings measured in the same run: {flops / 1e12:.3g} TFLOP/s (bf16 product), {read / 1e12:.3g} TB/s (read)."
+    text = (
+        f"Ceilings measured in the same run: {flops / 1e12:.3g} TFLOP/s (bf16 product), {read / 1e12:.3g} TB/s (read)."
+    )
     caption(figure, text, COLUMN)
     return figure

@@ -67,6 +67,9 @@ class Dense:
         """The token that :meth:`decode` appended in every layer is now part of the context."""
         self.length += 1
 
+    def check(self) -> None:
+        """Nothing to do: a step beyond the slots fails by itself."""
+
     def cache_bytes(self) -> int:
         """Bytes of the slots in use, and so of what a longer cache would have grown to."""
         held = [c for c in self.cache if c is not None]

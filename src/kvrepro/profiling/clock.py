@@ -10,6 +10,8 @@ from statistics import median
 
 import torch
 
+WARM_STEPS = 3  #: calls before a CUDA graph is captured or steps are timed
+
 
 class Clock:
     """Spans of named parts; a part's time is the sum of its spans. Recording an event waits for nothing."""
@@ -63,3 +65,19 @@ def time_calls(call: Callable[[], object], device: str | torch.device, repeats: 
 def median_seconds(call: Callable[[], object], device: str | torch.device, repeats: int, warm_up: int = 1) -> float:
     """Median seconds of a call."""
     return median(time_calls(call, device, repeats, warm_up))
+
+
+def captured(call: Callable[[], object], device: str | torch.device) -> Callable[[], object]:
+    """The call as a CUDA graph, after WARM_STEPS calls on a side stream; on a CPU the call itself."""
+    if torch.device(device).type != "cuda":
+        return call
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_STEPS):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 import torch
 
-from kvrepro.errors import InputError
 from kvrepro.profiling.arms import make_arm
-from kvrepro.profiling.clock import Clock
+from kvrepro.profiling.clock import WARM_STEPS, Clock, captured
 from kvrepro.profiling.eager import Eager, random_model
 from kvrepro.profiling.lean import Lean, fuse
 from kvrepro.profiling.settings import Job, Profile, Shape
 
-WARM_STEPS = 3
+COMPILE_TOKENS = 2048  # of a pass that is there to compile kernels
 
 
 @dataclass
@@ -40,8 +38,6 @@ class Bench:
     def __init__(self, profile: Profile):
         self.profile = profile
         self.device, self.dtype = profile.device, getattr(torch, profile.dtype)
-        if profile.device.startswith("cuda") and not torch.cuda.is_available():
-            raise InputError(f"profile {profile.name!r} needs a CUDA GPU and this machine has none; run it on a GPU node.")
         self._held: tuple[str, str] | None = None
         self._weights: Any = None
 
@@ -81,7 +77,10 @@ def measure(bench: Bench, shape: Shape, job: Job, seconds: float) -> Measurement
         found = time_phase(bench, shape, job, seconds)
         reason = ""
     except torch.cuda.OutOfMemoryError as error:
-        found, reason = None, "out of memory: " + str(error).split(". ")[0].removeprefix("CUDA out of memory").strip(". ")
+        found, reason = (
+            None,
+            "out of memory: " + str(error).split(". ")[0].removeprefix("CUDA out of memory").strip(". "),
+        )
     finally:
         bench.free()  # outside of the except block, whose traceback would keep the tensors alive
     return found or Measurement(job.layers or shape.layers, reason=reason)
@@ -108,14 +107,15 @@ def _random(bench: Bench, seed: int, number: int, size: tuple[int, ...]) -> list
 
 
 def _prefill(bench: Bench, shape: Shape, job: Job, seconds: float) -> Measurement:
-    """A forward over a whole context. A first pass runs the last layer with the caches of all others in place: it warms up
-    and has the memory peak of a whole pass, so that a lack of memory shows before the time is spent."""
+    """A forward over a whole context. The warm-up runs the last layer with the caches of all others in place: it has the
+    memory peak of a whole pass, so that a lack of memory shows before the time is spent, and tells how many layers fit."""
     generator = torch.Generator(bench.device).manual_seed(bench.profile.seed)
     tokens = torch.randint(shape.config["vocab_size"], (job.tokens,), generator=generator, device=bench.device)
     bench.weights(shape, job.protocol)
     bench.free()
     last = range(shape.layers - 1, shape.layers)
-    _pass(bench, shape, job, tokens, last)  # compiles kernels
+    short = replace(job, tokens=min(job.tokens, COMPILE_TOKENS))
+    _pass(bench, shape, short, tokens[: short.tokens], last)
     found = _pass(bench, shape, job, tokens, last)
     most = min(job.layers or shape.layers, shape.layers)
     fit = max(1, int(seconds / max(found["total"], 1e-9)))
@@ -125,13 +125,17 @@ def _prefill(bench: Bench, shape: Shape, job: Job, seconds: float) -> Measuremen
     parts = {name: median(p[name] for p in passes) for name in passes[0] if name != "cache"}
     parts["non_attention"] = parts["total"] - parts["attention"]
     held = {"weights": _weight_bytes(shape, job, bench), "cache": passes[-1]["cache"], "peak": bench.peak()}
-    timing = f"median of {len(passes)} passes" if again else "one pass"
+    timing = f"median of {len(passes)} passes" if len(passes) > 1 else "one pass"
     return Measurement(len(layers), parts, held, len(passes), f"{timing} after a warm-up of one layer")
 
 
 def _pass(bench: Bench, shape: Shape, job: Job, tokens: torch.Tensor, layers: range) -> dict:
     """Seconds by part of one forward through the layers, and bytes of the cache of all layers."""
-    with _running(bench, shape, job, job.tokens + bench.profile.steps, layers, range(layers.start)) as (clock, arm, run):
+    with _running(bench, shape, job, job.tokens + bench.profile.steps, layers, range(layers.start)) as (
+        clock,
+        arm,
+        run,
+    ):
         clock.seconds()
         with clock.span("total"):
             run.prefill(tokens)
@@ -149,6 +153,7 @@ def _decode(bench: Bench, shape: Shape, job: Job, seconds: float) -> Measurement
         run = _eager_steps if job.protocol == "paper" else _graph_steps
         parts, steps = run(bench, job, runner, clock, token, seconds)
         parts["non_attention"] = parts["total"] - parts["attention"]
+        arm.check()
         held = {"cache": arm.cache_bytes()}
         if len(layers) == shape.layers:
             held |= {"weights": _weight_bytes(shape, job, bench), "peak": bench.peak()}
@@ -185,7 +190,7 @@ def _graph_steps(bench, job, runner, clock, token, seconds) -> tuple[dict[str, f
     clock.paused, timer = True, Clock(bench.device)
     parts, fewest = {}, bench.profile.steps
     for name, call in (("total", step), ("attention", lambda: runner.attention_step(heads))):
-        replay = _captured(bench, call)
+        replay = captured(call, bench.device)
         with timer.span(name):
             replay()
         steps = _affordable(bench, timer.seconds()[name], seconds / 2)
@@ -195,22 +200,6 @@ def _graph_steps(bench, job, runner, clock, token, seconds) -> tuple[dict[str, f
         parts[name] = timer.seconds()[name] / steps
         fewest = min(fewest, steps)
     return parts, fewest
-
-
-def _captured(bench: Bench, call: Callable[[], None]) -> Callable[[], None]:
-    """The call as a CUDA graph, after warm-up steps on a side stream, or the call itself on a CPU."""
-    if not bench.device.startswith("cuda"):
-        return call
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_STEPS):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
 
 
 def _affordable(bench: Bench, one: float, seconds: float) -> int:

@@ -54,4 +54,6 @@ def _read(path: Path, column: str, scale: float, model: str, phase: str, metric:
             }
         )
     except (OSError, KeyError, ValueError, AttributeError) as error:
-        raise InputError(f"{path} is not the authors' figure data ({error}); fetch it again or remove its folder.") from error
+        raise InputError(
+            f"{path} is not the authors' figure data ({error}); fetch it again or remove its folder."
+        ) from error

@@ -25,7 +25,9 @@ PROFILE = SCHEMA.add_columns(
         "window": pa.Column(int, pa.Check.gt(0)),
         "layers": pa.Column(int, pa.Check.gt(0), description="of the model"),
         "layers_timed": pa.Column(int, pa.Check.gt(0)),
-        "passes": pa.Column(int, pa.Check.ge(0), description="timed passes or steps; the value is their median or mean"),
+        "passes": pa.Column(
+            int, pa.Check.ge(0), description="timed passes or steps; the value is their median or mean"
+        ),
         "timing": pa.Column(str, description="how the value was timed, in words"),
         "reason": pa.Column(str, description="why there is no value"),
     }

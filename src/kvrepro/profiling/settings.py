@@ -181,7 +181,7 @@ def sweeps(profile: Profile) -> list[Job]:
             "strongest_baseline",
             profile.kept,
             profile.window,
-            layers=s["layers"],
+            layers=s["layers"] if phase == "prefill" else None,
         )
         jobs += [replace(base, kept=kept) for kept in s["kept"]]
         jobs += [replace(base, experiment="window", window=window) for window in s["window"]]
@@ -201,7 +201,6 @@ def batches(profile: Profile) -> list[Job]:
             profile.kept if method == "wg_kv" else 1.0,
             profile.window,
             size,
-            profile.batch["layers"],
         )
         for tokens, sizes in profile.batch["sizes"].items()
         for size in sizes
