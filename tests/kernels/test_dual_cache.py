@@ -78,7 +78,7 @@ def test_reservation_and_the_report_of_a_step_that_found_no_page():
     cache = dual(window=16, pages=8, layers=1)
     cache.prefill(0, random((1, 2, 48, 32), 1), random((1, 2, 48, 32), 2), mask("all", 1, 2, 48))
     cache.reserve(16)
-    with pytest.raises(PoolExhausted, match="make the pool larger"):
+    with pytest.raises(PoolExhausted, match="enlarge the pool"):
         cache.reserve(17)
     cache.check()
     new = random((1, 2, 32), 5), random((1, 2, 32), 6), mask("all", 1, 2, 1)[..., 0]

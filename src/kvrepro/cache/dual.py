@@ -78,7 +78,7 @@ class DualCache:
         scale: float | None = None,
         plan: ragged_decode.DecodePlan | None = None,
     ) -> torch.Tensor:
-        """Decode attention of a layer whose new entry has been appended: q and result ``[batch, query_heads, head_dim]``."""
+        """Decode attention of a layer whose new entry was appended: q and result ``[batch, query_heads, head_dim]``."""
         return ragged_decode.ragged_decode_attention(q, self.rows.layer(layer), scale, plan)
 
     def compact(self, layer: int, kept: torch.Tensor) -> None:

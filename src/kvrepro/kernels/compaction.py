@@ -1,4 +1,4 @@
-"""Compaction: kept entries move to the front of their pages and pages that became free return to the pool (WG-KV §5.4)."""
+"""Compaction: kept entries move to the front of their pages, and pages that became free return to the pool."""
 
 from __future__ import annotations
 

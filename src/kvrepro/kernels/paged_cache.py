@@ -1,8 +1,8 @@
 """The paged cache that every kernel of decoding works on: one pool of pages, one page table per KV head (WG-KV §4.1).
 
-A *row* is the cache of one KV head of one batch row in one layer. Its logical slots are first the local region, a ring of
-``window`` slots in which position p lies at slot p mod window, and then the global region, which grows by pages of 16
-tokens. Both regions lie in the same pool, anywhere; the row's page table maps logical pages to physical ones.
+A *row* is the cache of one KV head of one batch row in one layer. Its logical slots are first the local region, a ring
+of ``window`` slots in which position p lies at slot p mod window, and then the global region, which grows by pages of
+16 tokens. Both regions lie in the same pool, anywhere; the row's page table maps logical pages to physical ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def ring_pages(window: int) -> int:
 
 @dataclass(frozen=True)
 class PagedRows:
-    """Pages, tables and counters of some rows, ``[layers, batch, kv_heads]`` of them or one layer's ``[batch, kv_heads]``.
+    """Pages, tables and counters of rows: ``[layers, batch, kv_heads]``, or ``[batch, kv_heads]`` of one layer.
 
     pool ``[pages, 2, 16, head_dim]``: a page holds the keys and then the values of 16 slots; shared by all rows.
     tables int32 ``[*rows, table_pages]``: local pages first; an entry beyond the pages held means nothing.
@@ -100,7 +100,7 @@ def allocate(
     local = ring_pages(window)
     if count * local > pages:
         raise PoolExhausted(
-            f"A pool of {pages} pages is smaller than the local regions of {count} rows x {local} pages; make it larger."
+            f"A pool of {pages} pages is smaller than the local regions ({count} rows x {local} pages); make it larger."
         )
     order = torch.arange(pages, device=device) if order is None else order.to(device)
     tables = torch.zeros(count, local + table_pages, dtype=torch.int32, device=device)
@@ -132,8 +132,8 @@ def pages_wanted(cache: PagedRows, entries: torch.Tensor | int) -> torch.Tensor:
 def check_room(cache: PagedRows, entries: torch.Tensor | int) -> tuple[torch.Tensor, int, int]:
     """Raise PoolExhausted unless ``entries`` more global entries per row fit; one host synchronisation.
 
-    Returns the pages that each row lacks ``[*rows]``, the free pages, and the longest lack of a row. With ``entries`` the
-    number of coming decode steps this is the reservation that makes those steps safe.
+    Returns the pages that each row lacks ``[*rows]``, the free pages, and the longest lack of a row. With ``entries``
+    the number of coming decode steps this is the reservation that makes those steps safe.
     """
     wanted = pages_wanted(cache, entries)
     longest = (cache.lengths + entries).max()
@@ -141,12 +141,12 @@ def check_room(cache: PagedRows, entries: torch.Tensor | int) -> tuple[torch.Ten
     total, free, most, slots = figures.tolist()
     if total > free:
         raise PoolExhausted(
-            f"The pool has {free} free pages of {PAGE} tokens and {total} are wanted; make the pool larger or admit less."
+            f"The pool has {free} free pages of {PAGE} tokens and {total} are wanted; enlarge the pool or admit less."
         )
     room = (cache.tables.shape[-1] - ring_pages(cache.window)) * PAGE
     if slots > room:
         raise PoolExhausted(
-            f"A page table holds {room} global entries and {slots} are wanted; make the tables longer or admit less."
+            f"A page table holds {room} global entries and {slots} are wanted; lengthen the tables or admit less."
         )
     return wanted, free, most
 
@@ -197,7 +197,7 @@ def _map_pages(cache: PagedRows, wanted: torch.Tensor, free: int, most: int) -> 
 
 
 def _write(cache: PagedRows, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-    """Write keys, values ``[batch, kv_heads, n, head_dim]`` to logical slots ``[batch, kv_heads, n]``; -1 is dropped."""
+    """Write keys, values ``[batch, kv_heads, n, head_dim]`` to logical slots ``[batch, kv_heads, n]``; not to -1."""
     batch, heads, tokens = slots.shape
     if keys.stride(-1) != 1 or values.stride(-1) != 1:
         keys, values = keys.contiguous(), values.contiguous()

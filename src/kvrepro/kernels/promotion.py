@@ -1,4 +1,4 @@
-"""Lazy promotion (WG-KV §4.3): one kernel moves what leaves the window and writes the new entry, for any number of rows."""
+"""Lazy promotion (WG-KV §4.3): one kernel moves what leaves the window and writes the new entry of every row."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def promote_and_append(cache: PagedRows, keys: torch.Tensor, values: torch.Tenso
     """One decode step of every row: the oldest entry of a full ring is promoted if it was admitted, else dropped, and
     the new entry takes its slot.
 
-    keys, values ``[*rows, head_dim]`` after RoPE; admitted bool ``[*rows]``, the decision on the new entry. ``cache`` may
-    be a whole model or one layer. No host synchronisation; fit for a CUDA graph. A row that finds no free page sets
+    keys, values ``[*rows, head_dim]`` after RoPE; admitted bool ``[*rows]``, the decision on the new entry. ``cache``
+    may be a whole model or one layer. No host synchronisation; fit for a CUDA graph. A row that finds no free page sets
     ``cache.exhausted`` and stays as it was; :func:`kvrepro.kernels.paged_cache.check_room` beforehand rules that out.
     """
     d = cache.head_dim
@@ -63,7 +63,8 @@ def promote_and_append(cache: PagedRows, keys: torch.Tensor, values: torch.Tenso
     _step_kernel[(cache.seen.numel(),)](
         cache.pool, cache.tables, cache.lengths, cache.seen, cache.admitted, cache.free_pages, cache.free_count,
         cache.exhausted, keys, values, admitted.contiguous().view(torch.uint8),
-        cache.tables.shape[-1], cache.window, ring_pages(cache.window), keys.stride(0), values.stride(0), D=d, PAGE=PAGE, num_warps=1,
+        cache.tables.shape[-1], cache.window, ring_pages(cache.window), keys.stride(0), values.stride(0),
+        D=d, PAGE=PAGE, num_warps=1,
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Decode attention over per-head page tables of any lengths (WG-KV §4.3, Appendix B).
 
-Heads are folded into the batch: a row is one KV head of one batch row, and the queries of its GQA group share each read of
-a page. The blocks of all rows form one list, of which every program takes an equal share, whatever the lengths; a second
-kernel combines the parts of a row. The grid is fixed, so a CUDA graph stays valid while lengths change.
+Heads are folded into the batch: a row is one KV head of one batch row, and the queries of its GQA group share each read
+of a page. The blocks of all rows form one list, of which every program takes an equal share, whatever the lengths; a
+second kernel combines the parts of a row. The grid is fixed, so a CUDA graph stays valid while lengths change.
 """
 
 from __future__ import annotations
