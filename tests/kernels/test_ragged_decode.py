@@ -45,11 +45,11 @@ def test_half_precision(dtype):
 
 @pytest.mark.parametrize("block", [16, 64])
 @pytest.mark.parametrize("programs", [1, 5])
-@pytest.mark.parametrize("ahead", [True, False])
-def test_however_the_work_is_cut(block, programs, ahead):
+@pytest.mark.parametrize("ahead, fused", [(True, True), (False, False)])
+def test_however_the_work_is_cut(block, programs, ahead, fused):
     cache, *_ = filled(24, "one empty", 200, batch=2)
     q = random((2, 4, 32), 5)
-    plan = DecodePlan(block=block, programs=programs, ahead=ahead, stages=2)
+    plan = DecodePlan(block=block, programs=programs, ahead=ahead, fused=fused, stages=2)
     assert_close(ragged_decode_attention(q, cache, plan=plan), ragged_decode_attention_reference(q, cache))
 
 

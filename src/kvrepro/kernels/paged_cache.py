@@ -40,6 +40,7 @@ class PagedRows:
     admitted uint8 ``[*rows, window]``: whether the entry of a ring slot is to be promoted when it leaves the window.
     free_pages int32 ``[pages]``, of which the first ``free_count`` (int32 ``[1]``) are free, the last one next.
     exhausted int32 ``[1]``: set by a kernel that found no page; that row then kept what it had.
+    arrived int32 ``[batch * kv_heads]``: finished parts of the rows of one layer within decode attention, 0 outside.
     """
 
     pool: torch.Tensor
@@ -50,6 +51,7 @@ class PagedRows:
     free_pages: torch.Tensor
     free_count: torch.Tensor
     exhausted: torch.Tensor
+    arrived: torch.Tensor
 
     @property
     def window(self) -> int:
@@ -120,6 +122,7 @@ def allocate(
         free_pages=free,
         free_count=torch.full((1,), pages - count * local, dtype=torch.int32, device=device),
         exhausted=counters(1),
+        arrived=counters(rows[-1] * rows[-2]),
     )
 
 

@@ -17,7 +17,6 @@ import triton.language as tl
 from kvrepro.errors import InputError
 from kvrepro.kernels.paged_cache import INTERPRETED, PAGE, PagedRows, gather_slots
 
-_CHUNK = 32  # parts that the combining kernel reads at a time
 _MIN_ROWS = 16  # rows of the smallest matrix product of the tensor cores
 
 
@@ -30,6 +29,8 @@ class DecodePlan:
     warps: int = 4
     stages: int = 4
     ahead: bool = True  #: page numbers are read one block ahead of the pages
+    fused: bool = True  #: the last program of a row combines its parts, instead of a second kernel
+    chunk: int = 16  #: parts combined at a time
 
 
 @triton.jit
@@ -44,10 +45,38 @@ def _shares(LENGTHS, rows, window, programs, ROWS: tl.constexpr, PAGE: tl.conste
 
 
 @triton.jit
+def _combine(
+    PARTS, STATS, OUT, row, part_from, part_to, column, GROUP: tl.constexpr, D: tl.constexpr, CHUNK: tl.constexpr
+):
+    """The parts of a row into its output; ``column`` counts through the heads of the GQA group and their elements."""
+    g = column // D
+    inside = g < GROUP
+    top = tl.where(inside, -1e30, -1e30)
+    total = tl.where(inside, 0.0, 0.0)
+    acc = tl.where(inside, 0.0, 0.0)
+    for start in tl.range(part_from, part_to, CHUNK):
+        part = (start + tl.arange(0, CHUNK))[:, None]
+        mine = (part < part_to) & inside[None, :]
+        stats = STATS + part * 2 * GROUP + g[None, :]
+        tops = tl.load(stats, mask=mine, other=-1e30, cache_modifier=".cg")
+        totals = tl.load(stats + GROUP, mask=mine, other=0.0, cache_modifier=".cg")
+        parts = tl.load(PARTS + part * GROUP * D + column[None, :], mask=mine, other=0.0, cache_modifier=".cg")
+        new_top = tl.maximum(top, tl.max(tops, 0))
+        weight = tl.where(mine, tl.math.exp2(tops - new_top[None, :]), 0.0)
+        fade = tl.math.exp2(top - new_top)
+        total = total * fade + tl.sum(weight * totals, 0)
+        acc = acc * fade + tl.sum(weight * parts, 0)
+        top = new_top
+    out = acc / tl.where(total > 0, total, 1.0)  # a row without entries attends to nothing
+    tl.store(OUT + row * GROUP * D + column, out.to(OUT.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _split_kernel(
-    Q, POOL, TABLES, LENGTHS, SEEN, PARTS, STATS, rows, table_pages, window, scale,
+    Q, POOL, TABLES, LENGTHS, SEEN, PARTS, STATS, OUT, ARRIVED, rows, table_pages, window, scale,
     ROWS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-    BLOCK: tl.constexpr, AHEAD: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK: tl.constexpr, AHEAD: tl.constexpr, UPCAST: tl.constexpr, FUSED: tl.constexpr, COLUMNS: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     blocks, ends, share = _shares(LENGTHS, rows, window, tl.num_programs(0), ROWS, PAGE, BLOCK)
@@ -97,6 +126,12 @@ def _split_kernel(
         tl.store(STATS + (part * 2) * GROUP + g, top, mask=mine)
         tl.store(STATS + (part * 2 + 1) * GROUP + g, total, mask=mine)
         tl.store(PARTS + (part * GROUP + g)[:, None] * D + d[None, :], acc, mask=mine[:, None])
+        if FUSED:
+            part_from, part_to = row + begin // share, row + (end - 1) // share + 1
+            tl.debug_barrier()  # all parts of this program are written before it reports
+            if tl.atomic_add(ARRIVED + row, 1) == part_to - part_from - 1:
+                tl.store(ARRIVED + row, 0)
+                _combine(PARTS, STATS, OUT, row, part_from, part_to, tl.arange(0, COLUMNS), GROUP, D, CHUNK)
 
 
 @triton.jit
@@ -111,24 +146,7 @@ def _combine_kernel(
     end = tl.sum(tl.where(index == row, ends, 0), 0)
     begin = end - tl.sum(tl.where(index == row, blocks, 0), 0)
     part_from, part_to = row + begin // share, row + (end - 1) // share + 1
-    d = tl.arange(0, D)
-    top = -1e30
-    total = 0.0
-    acc = tl.zeros([D], tl.float32)
-    for start in tl.range(part_from, part_to, CHUNK):
-        part = start + tl.arange(0, CHUNK)
-        mine = part < part_to
-        tops = tl.load(STATS + (part * 2) * GROUP + g, mask=mine, other=-1e30)
-        totals = tl.load(STATS + (part * 2 + 1) * GROUP + g, mask=mine, other=0.0)
-        parts = tl.load(PARTS + (part * GROUP + g)[:, None] * D + d[None, :], mask=mine[:, None], other=0.0)
-        new_top = tl.maximum(top, tl.max(tops, 0))
-        weight = tl.where(mine, tl.math.exp2(tops - new_top), 0.0)
-        fade = tl.math.exp2(top - new_top)
-        total = total * fade + tl.sum(weight * totals, 0)
-        acc = acc * fade + tl.sum(weight[:, None] * parts, 0)
-        top = new_top
-    out = acc / tl.where(total > 0, total, 1.0)  # a row without entries attends to nothing
-    tl.store(OUT + (row * GROUP + g) * D + d, out.to(OUT.dtype.element_ty))
+    _combine(PARTS, STATS, OUT, row, part_from, part_to, g * D + tl.arange(0, D), GROUP, D, CHUNK)
 
 
 def _programs(device: torch.device, plan: DecodePlan) -> int:
@@ -159,15 +177,18 @@ def ragged_decode_attention(
     stats = torch.empty(programs + rows, 2, group, dtype=torch.float32, device=q.device)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     shape = {"ROWS": triton.next_power_of_2(rows), "GROUP": group, "D": d, "PAGE": PAGE, "BLOCK": plan.block}
+    padded = triton.next_power_of_2(group)
     _split_kernel[(programs,)](
-        q.contiguous(), cache.pool, cache.tables, cache.lengths, cache.seen, parts, stats,
+        q.contiguous(), cache.pool, cache.tables, cache.lengths, cache.seen, parts, stats, out, cache.arrived,
         rows, cache.tables.shape[-1], cache.window, (scale or d**-0.5) * math.log2(math.e),
-        PADDED=max(_MIN_ROWS, triton.next_power_of_2(group)), AHEAD=plan.ahead, UPCAST=INTERPRETED, **shape,
-        num_warps=plan.warps, num_stages=plan.stages,
+        PADDED=max(_MIN_ROWS, padded), AHEAD=plan.ahead, UPCAST=INTERPRETED, FUSED=plan.fused, COLUMNS=padded * d,
+        CHUNK=plan.chunk, **shape, num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
-    _combine_kernel[(rows * group,)](
-        parts, stats, cache.lengths, out, rows, cache.window, programs, CHUNK=_CHUNK, **shape, num_warps=4, num_stages=1
-    )
+    if not plan.fused:
+        _combine_kernel[(rows * group,)](
+            parts, stats, cache.lengths, out, rows, cache.window, programs, CHUNK=plan.chunk, **shape, num_warps=4,
+            num_stages=1,
+        )  # fmt: skip
     return out
 
 
