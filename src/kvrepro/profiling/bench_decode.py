@@ -34,7 +34,7 @@ PLANS = {
     "64x4s4p2 chunk 8": DecodePlan(64, 2, 4, 4, chunk=8),
     "64x4s3p2": DecodePlan(64, 2, 4, 3),
     "64x4s5p1": DecodePlan(64, 1, 4, 5),
-    "64x8s4p2": DecodePlan(64, 2, 8, 4),
+    "64x8s4p2": DecodePlan(64, 2, 8, 4, chunk=8),
     "64x4s4p4": DecodePlan(64, 4, 4, 4, chunk=8),
     "64x2s3p3": DecodePlan(64, 3, 2, 3, chunk=4),
     "32x4s5p3": DecodePlan(32, 3, 4, 5, chunk=8),
