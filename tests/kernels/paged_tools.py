@@ -55,7 +55,13 @@ def clone(cache: PagedRows) -> PagedRows:
     return PagedRows(**{name: tensor.clone() for name, tensor in vars(cache).items()})
 
 
+def host(cache: PagedRows) -> PagedRows:
+    """A copy on the CPU, for references that go token by token."""
+    return PagedRows(**{name: tensor.cpu().clone() for name, tensor in vars(cache).items()})
+
+
 def assert_same(a: PagedRows, b: PagedRows) -> None:
     """All state is equal bit by bit, NaN included."""
+    a, b = host(a), host(b)
     for name in vars(a):
         torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=0, atol=0, equal_nan=True, msg=name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from paged_tools import EDGES, assert_same, clone, empty, filled, mask, random
+from paged_tools import EDGES, assert_same, clone, empty, filled, host, mask, random
 
 from kvrepro.errors import InputError
 from kvrepro.kernels.paged_cache import PAGE, PoolExhausted, allocate, prefill, prefill_reference, ring_pages
@@ -14,20 +14,20 @@ from kvrepro.kernels.paged_cache import PAGE, PoolExhausted, allocate, prefill, 
 @pytest.mark.parametrize("window", [16, 21, 64])
 def test_prefill_equals_the_reference_in_any_chunks(kind, window):
     cache = empty(window, batch=2)
-    expected = clone(cache)
+    expected = host(cache)
     for i, n in enumerate([37, 1, window, 70]):
         keys, values = (random((2, 2, n, 32), 10 * i + j) for j in (1, 2))
         admitted = mask(kind, 2, 2, n, i)
         prefill(cache, keys, values, admitted)
-        prefill_reference(expected, keys, values, admitted)
+        prefill_reference(expected, keys.cpu(), values.cpu(), admitted.cpu())
         assert_same(cache, expected)
 
 
 @pytest.mark.parametrize("n", EDGES)
 def test_prefill_at_edge_lengths(n):
     cache, keys, values, admitted = filled(24, "random", n)
-    expected = empty(24)
-    prefill_reference(expected, keys, values, admitted)
+    expected = host(empty(24))
+    prefill_reference(expected, keys.cpu(), values.cpu(), admitted.cpu())
     assert_same(cache, expected)
 
 
