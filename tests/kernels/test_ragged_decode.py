@@ -11,7 +11,7 @@ from kvrepro.kernels.paged_cache import prefill
 from kvrepro.kernels.promotion import promote_and_append
 from kvrepro.kernels.ragged_decode import DecodePlan, ragged_decode_attention, ragged_decode_attention_reference
 
-SMALL = DecodePlan(block=32, programs=1)
+SMALL = DecodePlan(block=32, programs=1, fused=True, chunk=8)
 
 
 def assert_close(out, expected, dtype=torch.float32):
@@ -92,17 +92,19 @@ def test_queries_that_do_not_fit_are_named():
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA GPU: there is no graph to capture without one")
-def test_a_graph_stays_valid_while_lengths_change():
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_graph_stays_valid_while_lengths_change(fused):
+    plan = DecodePlan(fused=fused, chunk=16)
     cache, *_ = filled(32, "random", 500, dim=128, dtype=torch.bfloat16)
     q, new = random((1, 8, 128), 5, torch.bfloat16), random((1, 2, 128), 6, torch.bfloat16)
     admitted = mask("all", 1, 2, 1)[..., 0]
-    ragged_decode_attention(q, cache)
+    ragged_decode_attention(q, cache, plan=plan)
     promote_and_append(cache, new, new, admitted)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         promote_and_append(cache, new, new, admitted)
-        out = ragged_decode_attention(q, cache)
+        out = ragged_decode_attention(q, cache, plan=plan)
     for i in range(70):
         new.copy_(random((1, 2, 128), 100 + i, torch.bfloat16))
         out.fill_(float("nan"))

@@ -29,8 +29,8 @@ class DecodePlan:
     warps: int = 4
     stages: int = 4
     ahead: bool = True  #: page numbers are read one block ahead of the pages
-    fused: bool = True  #: the last program of a row combines its parts, instead of a second kernel
-    chunk: int = 16  #: parts combined at a time
+    fused: bool = False  #: the last program of a row combines its parts, instead of a second kernel
+    chunk: int = 32  #: parts combined at a time
 
 
 @triton.jit
