@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from synthetic_labels import GEOMETRY, RECIPE, corpus, document
 
 from kvrepro.analysis.memory import SlowHeads, half_lives, slow_heads, static_half_lives
-from kvrepro.analysis.names import METRICS, PREDICTORS
+from kvrepro.analysis.names import METRICS, PREDICTORS, SUMMARIES
 from kvrepro.analysis.predictors import example_layer, example_rows, oracle_cells, predictor_rows, untrained
 from kvrepro.analysis.ranking import ranking, spearman, top_count
 from kvrepro.errors import InputError
@@ -106,6 +106,7 @@ def test_untrained_signals():
         assert found["retention"][i].item() == pytest.approx(g[1:].exp().mean().item(), rel=1e-5)
         assert found["forget"][i].item() == pytest.approx(-g[1:].mean().item(), rel=1e-5)
         assert found["beta"][i].item() == pytest.approx(beta[1:].mean().item(), rel=1e-5)
+        assert found["v"][i].item() == pytest.approx(v[1:].mean().item(), rel=1e-5)
         assert found["v_preceding"][i].item() == pytest.approx(v[6].mean().item(), rel=1e-5)
         assert found["v_slow"][i].item() == pytest.approx(v[6, 1:].mean().item(), rel=1e-5)
         assert found["write_slow"][i].item() == pytest.approx((beta * v)[6, 1:].mean().item(), rel=1e-5)
@@ -120,8 +121,8 @@ def rows(labelled):
 
 def test_rows_are_complete_and_tidy(rows):
     SCHEMA.validate(rows)
-    assert len(rows) == len(PREDICTORS) * 3 * 6 * len(METRICS)
-    assert set(rows["method"]) == set(PREDICTORS) and set(rows["metric"]) == set(METRICS)
+    assert len(rows) == (len(PREDICTORS) + 1) * 3 * 6 * len(METRICS)
+    assert set(rows["method"]) == set(PREDICTORS) | set(SUMMARIES) and set(rows["metric"]) == set(METRICS)
     assert set(rows["experiment"]) == {"predictors"} and not rows["value"].isna().any()
     options = rows["options"].map(json.loads)
     assert set(options.map(lambda o: o["layer"])) == {1, 4, 9}

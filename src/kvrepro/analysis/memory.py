@@ -8,15 +8,19 @@ from dataclasses import dataclass
 
 import torch
 
-from kvrepro.labels.corpus import LabelledCorpus
+from kvrepro.labels.corpus import LabelledCorpus, Labels
 from kvrepro.models.capture import LOG_DECAY, decoder_layers
 from kvrepro.models.loading import LoadedModel
 
 
+def half_life(doc: Labels) -> torch.Tensor:
+    """ln 0.5 over the mean log-decay of a document: ``[gdn_layers, gdn_heads]`` float64, in tokens."""
+    return math.log(0.5) / doc.signals[..., LOG_DECAY].double().mean(1).clamp(max=-1e-9)
+
+
 def half_lives(labelled: Sequence[LabelledCorpus]) -> torch.Tensor:
-    """ln 0.5 over the mean log-decay of each document: ``[documents, gdn_layers, gdn_heads]``, in tokens."""
-    mean = torch.stack([doc.signals[..., LOG_DECAY].double().mean(1) for corpus in labelled for doc in corpus])
-    return math.log(0.5) / mean.clamp(max=-1e-9)
+    """Half-lives in each document: ``[documents, gdn_layers, gdn_heads]``, in tokens."""
+    return torch.stack([half_life(doc) for corpus in labelled for doc in corpus])
 
 
 def static_half_lives(lm: LoadedModel) -> torch.Tensor:

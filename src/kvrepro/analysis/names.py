@@ -33,3 +33,26 @@ PREDICTORS = {
     "ridge": "ridge regression",
     "mlp": "per-head MLP (GateSight)",
 }
+
+#: The untrained summaries of Figure 2a; ``v`` is in no other comparison.
+SUMMARIES = {
+    "beta": "β",
+    "forget": "-g",
+    "v": "‖v‖",
+    "write": "β‖v‖",
+    "v_slow": "‖v‖ₛ",
+    "write_slow": "β‖v‖ₛ",
+}
+
+#: The predictors of Table 6.
+LENGTH_PREDICTORS = ("random", "age", "write", "write_slow", "mlp")
+
+#: Budget rules of the estimator's scores as figures and tables call them.
+ALLOCATIONS = {
+    "gate_proportional": "gate-proportional",
+    "flat": "flat",
+    "pyramid": "PyramidKV",
+    "per_head": "gate-proportional per KV head",
+    "exponent_0.5": "gate to the power 0.5",
+    "exponent_1.5": "gate to the power 1.5",
+}

@@ -13,6 +13,7 @@ import torch
 
 from kvrepro.analysis.memory import SlowHeads
 from kvrepro.analysis.ranking import ranking, spearman, top, top_count
+from kvrepro.analysis.tidy import tidy
 from kvrepro.errors import InputError
 from kvrepro.estimators.features import window_layers
 from kvrepro.estimators.folds import Folds
@@ -41,6 +42,7 @@ def untrained(doc: Labels, geometry: Geometry, layer: int, slow: SlowHeads, wind
         "beta": beta.mean((0, 2)),
         "forget": -g.mean((0, 2)),
         "retention": g.exp().mean((0, 2)),
+        "v": v.mean((0, 2)),
         "write": write.mean((0, 2)),
         "v_slow": (v * mask).sum((0, 2)) / count,
         "write_slow": (write * mask).sum((0, 2)) / count,
@@ -85,9 +87,9 @@ def predictor_rows(
 
     ``window`` is the number of GDN layers that the folds were trained to read; untrained signals come from the same.
 
-    Columns: method is a key of PREDICTORS, task the corpus, item the document, metric one of METRICS (a
-    fraction, mean over KV heads), options ``{"layer": l}``, with ``"slow_heads"`` and ``"stand_in"`` for predictors
-    that read the slow set. Raises InputError when a corpus has no fold.
+    Columns: method is a key of PREDICTORS or ``v`` (Figure 2a), task the corpus, item the document, metric one of
+    METRICS (a fraction, mean over KV heads), options ``{"layer": l}``, with ``"slow_heads"`` and ``"stand_in"`` for
+    predictors that read the slow set. Raises InputError when a corpus has no fold.
     """
     oracle = oracle_cells(labelled, geometry)
     found = []
@@ -111,8 +113,7 @@ def predictor_rows(
                     for metric, per_head in values.items()
                     for name, value in zip(scores, per_head.mean(1).tolist(), strict=True)
                 ]
-    rows = pd.DataFrame(found, columns=["method", "options", "task", "item", "metric", "value"])
-    return _tidy(rows, "predictors", labelled, tier, seed)
+    return tidy(found, "predictors", labelled[0].meta["model"], tier, seed)
 
 
 def _options(geometry: Geometry, layer: int, slow: SlowHeads, window: int) -> dict[str, str]:
@@ -124,11 +125,6 @@ def _options(geometry: Geometry, layer: int, slow: SlowHeads, window: int) -> di
     mask, stand_in = slow.within(layers)
     read = json.dumps(plain | {"slow_heads": int(mask.sum()), "stand_in": stand_in, "threshold": slow.threshold})
     return {"": json.dumps(plain), "v_slow": read, "write_slow": read}
-
-
-def _tidy(rows: pd.DataFrame, experiment: str, labelled: Sequence[LabelledCorpus], tier: str, seed: int):
-    same = {"paper": "gatesight", "experiment": experiment, "tier": tier, "model": labelled[0].meta["model"]}
-    return rows.assign(**same, budget=float("nan"), seed=seed)
 
 
 def example_layer(geometry: Geometry) -> int:
@@ -165,16 +161,12 @@ def example_rows(
             correlated.append((float(spearman(pair["write_slow"], pair["utility"])), c, i))
     rho, c, i = sorted(correlated)[(len(correlated) - 1) // 2]
     options = json.dumps({"layer": layer, "document": i, "spearman": rho})
-    rows = pd.DataFrame(
-        [
-            (method, options, labelled[c].name, position, "trace", value)
-            for method, trace in traces(labelled[c][i]).items()
-            for position, value in enumerate((trace / trace[1:].max()).tolist())
-        ]
-        + [
-            ("write_slow", json.dumps({"layer": layer}), labelled[c].name, i, "spearman", rho)
-            for rho, c, i in correlated
-        ],
-        columns=["method", "options", "task", "item", "metric", "value"],
-    )
-    return _tidy(rows, "example_document", labelled, tier, seed)
+    found = [
+        (method, options, labelled[c].name, position, "trace", value)
+        for method, trace in traces(labelled[c][i]).items()
+        for position, value in enumerate((trace / trace[1:].max()).tolist())
+    ]
+    found += [
+        ("write_slow", json.dumps({"layer": layer}), labelled[c].name, i, "spearman", rho) for rho, c, i in correlated
+    ]
+    return tidy(found, "example_document", labelled[0].meta["model"], tier, seed)

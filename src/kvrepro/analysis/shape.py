@@ -1,0 +1,44 @@
+"""What follows from a model's shape alone: sizes of its memories and of its estimators (GateSight §1, §2, §4.1)."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvrepro.analysis.tidy import tidy
+from kvrepro.estimators.features import widths
+from kvrepro.models.geometry import Geometry
+
+CACHE_BYTES = 2  #: bfloat16 (§1)
+STATE_BYTES = 4  #: float32 (§1)
+
+
+def parameters(geometry: Geometry, window: int, hidden: int) -> int:
+    """Weights and biases of all networks, each F -> ``hidden`` -> 1 (Appendix G)."""
+    networks = sum(f * hidden + hidden + hidden + 1 for f in widths(geometry, window))
+    return geometry.kv_heads * networks
+
+
+def shape(geometry: Geometry, window: int, hidden: int) -> dict[str, float]:
+    """Counts by name; ``cache_per_token`` and ``state`` are bytes of one sequence (states of the GDN heads alone,
+    without those of their short convolutions)."""
+    g, inputs = geometry, widths(geometry, window)
+    return {
+        "layers": g.layers,
+        "gdn_layers": len(g.gdn_layers),
+        "attention_layers": len(g.attention_layers),
+        "query_heads": g.query_heads,
+        "kv_heads": g.kv_heads,
+        "head_dim": g.head_dim,
+        "networks": g.cache_rows,
+        "inputs": max(inputs),
+        "inputs_first_layer": inputs[0],
+        "parameters": parameters(g, window, hidden),
+        "cache_per_token": CACHE_BYTES * 2 * g.cache_rows * g.head_dim,
+        "state": STATE_BYTES * len(g.gdn_layers) * g.gdn_heads * g.gdn_head_dim**2,
+    }
+
+
+def shape_rows(geometry: Geometry, window: int, hidden: int, model: str, tier: str) -> pd.DataFrame:
+    """Tidy rows of :func:`shape`, experiment ``shape``, one metric a count."""
+    found = [("shape", "{}", "model", 0, name, float(x)) for name, x in shape(geometry, window, hidden).items()]
+    return tidy(found, "shape", model, tier, seed=0)
