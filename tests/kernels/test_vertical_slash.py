@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from paged_tools import DEVICE, EDGES, mask, random
@@ -89,7 +91,7 @@ def test_chunks_and_single_tokens_equal_the_whole(kind):
     edges = [0, 70, 71, 130, 149, 150]
     parts = [
         vertical_slash_attention(q[:, :, a:b], k[:, :, :b], v[:, :, :b], admitted[:, :, :b], 33, tiling=SMALL)
-        for a, b in zip(edges, edges[1:], strict=False)
+        for a, b in itertools.pairwise(edges)
     ]
     torch.testing.assert_close(torch.cat(parts, 2), whole, rtol=1e-5, atol=1e-6)
 

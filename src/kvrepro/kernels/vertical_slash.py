@@ -81,7 +81,7 @@ def _kernel(
     GROUP: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, GRANULE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):  # fmt: skip
-    # Heads of a GQA group follow each other, so that their keys stay in the cache; within a head the longest rows first.
+    # Heads of a GQA group follow each other, so that their keys stay in the cache; within a head the longest first.
     blocks = tl.cdiv(t, BM)
     head, block = tl.program_id(0) // blocks, blocks - 1 - tl.program_id(0) % blocks
     batch, row = (head // query_heads).to(tl.int64), (head // GROUP).to(tl.int64)
