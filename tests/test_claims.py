@@ -9,14 +9,17 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from profile_rows import profile_rows
 from synthetic_rows import accuracy_rows, predictor_rows
 
 from kvrepro.analysis.bootstrap import DRAWS, FEW, Estimate
 from kvrepro.benchmarks.ruler import TASKS
 from kvrepro.claims import queries, verdicts
+from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import Claim, Query, Tolerance, claims, query_functions
 from kvrepro.claims.queries import QUERIES, Evidence, NoRows, ask
 from kvrepro.claims.report import COLUMNS, Measured, judge, markdown, measured
+from kvrepro.profiling.settings import load as load_profile
 from kvrepro.results import write_rows
 
 METHODS = {"gatesight": 0.75, "snapkv": 0.5, "random": 0.25}
@@ -222,13 +225,18 @@ def test_the_median_correlation_has_an_interval_over_documents(evidence):
 
 def test_every_claim_with_a_query_can_be_asked(evidence):
     answered, known = set(), query_functions()
+    profile = profile_rows(load_profile("h200"))
+    profiled = {model: Evidence(model, profile[profile["model"] == model]) for model in profile["model"].unique()}
     for entry in claims():
         if entry.query is None:
             continue
         assert entry.query.function in known
-        for parameters in queries.calls(evidence, entry.query).values():
+        about = evidence
+        if entry.query.function in {query.__name__ for query in LATENCY_QUERIES}:
+            about = profiled[entry.models[0] if entry.models else "Llama-3.1-8B-Instruct"]
+        for parameters in queries.calls(about, entry.query).values():
             try:
-                ask(evidence, entry.query.function, parameters)
+                ask(about, entry.query.function, parameters)
             except NoRows:
                 continue
             answered.add(entry.id)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from kvrepro.analysis.bootstrap import Estimate
-from kvrepro.claims.ledger import Claim
-from kvrepro.claims.queries import Evidence, NoRows, ask, calls
+from kvrepro.claims.evidence import Evidence, NoRows
+from kvrepro.claims.ledger import Claim, query_functions
+from kvrepro.claims.queries import ask, calls
 from kvrepro.claims.verdicts import MEANING, NOT_BUILT, NOT_RUN, VERDICTS, about, verdict
 from kvrepro.results import read_rows
 from kvrepro.tables.markdown import line
@@ -28,10 +30,12 @@ COLUMNS = (
     "high",
     "unit",
     "verdict",
+    "protocol",
     "model",
     "hardware",
     "command",
 )
+PROTOCOLS = {"paper": "the paper's protocol", "strongest_baseline": "strongest baseline"}
 TITLES = {"gatesight": "GateSight (arXiv 2610.14754)", "wg_kv": "WG-KV (arXiv 2512.17452)"}
 
 
@@ -59,7 +63,7 @@ def measured(tier: str, paths: Iterable[str], models: Mapping[str, Sequence[str]
 
 
 def judge(claims: Sequence[Claim], measured: Measured, commands: Mapping[str, str]) -> pd.DataFrame:
-    """A row per claim and model it was measured on, with the columns COLUMNS.
+    """A row per claim, model it was measured on and protocol it is judged under, with the columns COLUMNS.
 
     ``commands`` says what reproduces a tier. A tier that no claim names is asked every claim.
 
@@ -89,8 +93,9 @@ def _rows(claim: Claim, measured: Measured, asked: bool, commands: Mapping[str, 
     later = claim.tiers[claim.tiers.index(measured.tier) + 1 :] if measured.tier in claim.tiers else claim.tiers
     here, elsewhere = commands[measured.tier], commands[(later or claim.tiers)[0]]
     models = measured.models[claim.paper]
-    for model in [m for m in models if m in claim.models] or models:
-        found, complete = _ask(claim, measured.evidence[model]) if asked else ({}, False)
+    asked_of = [m for m in models if m in claim.models] or models
+    for model, protocol in product(asked_of, claim.protocols):
+        found, complete = _ask(claim, measured.evidence[model], protocol) if asked else ({}, False)
         ruling = verdict(claim, found, model) if complete else NOT_RUN
         command = elsewhere if ruling == NOT_RUN else here
         numbers = {
@@ -99,19 +104,22 @@ def _rows(claim: Claim, measured: Measured, asked: bool, commands: Mapping[str, 
             "high": _cell({k: e.high for k, e in found.items()}),
         }
         where = {"model": model, "hardware": measured.hardware.get(model, "")} if found else {}
-        yield base | numbers | where | {"verdict": ruling, "command": command}
+        under = {"protocol": protocol} if len(claim.protocols) > 1 else {}
+        yield base | numbers | where | under | {"verdict": ruling, "command": command}
 
 
-def _ask(claim: Claim, evidence: Evidence) -> tuple[dict[str, Estimate], bool]:
-    """The numbers that the rows can give, and whether these are all."""
+def _ask(claim: Claim, evidence: Evidence, protocol: str) -> tuple[dict[str, Estimate], bool]:
+    """The numbers that the rows can give, and whether these are all; ``protocol`` is for queries that take one."""
     found: dict[str, Estimate] = {}
+    takes = "protocol" in query_functions()[claim.query.function]["properties"]
     try:
         wanted = calls(evidence, claim.query)
     except NoRows:
         return found, False
     for key, parameters in wanted.items():
         try:
-            found[key] = ask(evidence, claim.query.function, parameters)
+            under = {"protocol": protocol} if takes else {}
+            found[key] = ask(evidence, claim.query.function, under | parameters)
         except NoRows:
             continue
     return found, len(found) == len(wanted)
@@ -194,7 +202,8 @@ def _line(claim: Claim, tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> lis
 def _ruling(claim: Claim, row: Any) -> str:
     """The verdict, with the name of the model where the paper's statement is about another."""
     other = isinstance(row.model, str) and row.verdict != NOT_RUN and not about(claim, row.model)
-    return f"{row.verdict} on {row.model}" if other else row.verdict
+    text = f"{row.verdict} on {row.model}" if other else row.verdict
+    return f"{text} ({PROTOCOLS[row.protocol]})" if isinstance(row.protocol, str) else text
 
 
 def _measured(row: Any, lab: set[str]) -> str:

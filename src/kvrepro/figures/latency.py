@@ -1,7 +1,8 @@
 """Latency and memory of WG-KV: Figures 1, 4, 8 and 15, and the sweeps, from profile rows alone.
 
-Bars are solid where all layers were timed and hatched where the value was scaled up from some of them. The paper's values
-are drawn beside ours: the ranges of its text always, its plotted values as outlines where a user has the authors' data.
+Bars are solid where all layers were timed and hatched where the value was scaled up from some of them. The paper's
+values are drawn beside ours: the ranges of its text always, its plotted values as outlines where a user has the
+authors' data.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def _lengths(found: pd.DataFrame, panel: Panel) -> list[int]:
 
 
 def _stack(found: pd.DataFrame, panel: Panel, lengths: list[int], share: bool = False) -> pd.DataFrame:
-    """Values by length and component, in the unit of the axis; the columns ``whole`` and ``failed`` say what they are."""
+    """Values by length and component, in the axis' unit; the columns ``whole`` and ``failed`` say what they are."""
     part = found[(found["task"] == panel.phase) & (found["metric"] == panel.metric)]
     part = part[part["component"].isin(panel.parts)]
     wide = part.pivot_table(index="n_tokens", columns="component", values="value", aggfunc="first", dropna=False)

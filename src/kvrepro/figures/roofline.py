@@ -18,8 +18,8 @@ MARKS = [(BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (RED, "D"), (PURPLE, "v"), (S
 def roofline(rows: pd.DataFrame, settings: Settings) -> Figure:
     """One point a kernel at its longest length, with the share of its bound.
 
-    Reads seconds, bytes and flops of the experiment ``profile_kernels``. A kernel without arithmetic is drawn at the left
-    edge by its rate of bytes.
+    Reads seconds, bytes and flops of the experiment ``profile_kernels``. A kernel without arithmetic is drawn at the
+    left edge by its rate of bytes.
     """
     table = kernels(rows)
     if table.empty:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from kvrepro.cache.dual import DualCache, pages_for
-from kvrepro.kernels.vertical_slash import plan, vertical_slash_attention
+from kvrepro.kernels.vertical_slash import vertical_slash_attention
+from kvrepro.kernels.vertical_slash_plan import plan
 from kvrepro.kernels.write_gate import write_gate
 from kvrepro.profiling.attention import Dense
 from kvrepro.profiling.clock import Clock
@@ -18,8 +19,8 @@ PREFILL_BACKEND = {"paper": "flash_attention_2", "strongest_baseline": "cudnn"}
 
 
 class Paged:
-    """Attention over a :class:`DualCache`: WG-KV with its gates, or, with everything admitted, dense decoding by the same
-    split-KV kernel.
+    """Attention over a :class:`DualCache`: WG-KV with its gates, or, with everything admitted, dense decoding by the
+    same split-KV kernel.
 
     Gates are computed and compared with the threshold; then the random masks replace their decisions (Appendix I.3).
     """
@@ -35,7 +36,7 @@ class Paged:
         older = self.admitted[..., : max(0, job.tokens - job.window)].sum(-1)
         self._pages = pages_for(older + self._steps, job.window)
         coin = torch.rand(heads, generator=torch.Generator(device).manual_seed(seed), device=device) < job.kept
-        self._below = torch.where(coin, 2.0, -1.0).to(dtype)  # a gate is below 2 and not below -1: admit, or do not
+        self._below = torch.where(coin, 2.0, -1.0)  # a gate is below 2 and not below -1: admit, or do not
         self._always = torch.ones(heads, dtype=torch.bool, device=device)
         self.gates = random_gates(shape, dtype, device, seed) if self.gated else None
         self.cache: DualCache | None = None
@@ -77,7 +78,7 @@ class Paged:
         return out
 
     def decode(self, layer, q, k, v, pre=None) -> torch.Tensor:
-        """Attention of one new token per row; promotes and appends first. Returns ``[batch, query_heads, 1, head_dim]``."""
+        """Promote, append one new token per row, and attend: ``[batch, query_heads, 1, head_dim]``."""
         if self.gated:
             with self.clock.span("gate"):
                 admitted = write_gate(pre, k, self.gates[layer])[..., 0] < self._below[layer]

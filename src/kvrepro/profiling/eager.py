@@ -1,4 +1,4 @@
-"""The paper's protocol: transformers' own modules and forward, run eagerly, with only attention replaced (Appendix I.1)."""
+"""The paper's protocol: transformers' own forward, run eagerly, with only attention replaced (Appendix I.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels between the matrix products and attention of a decoder layer, shared by both methods of the strongest baseline.
+"""Kernels around the matrix products and attention of a decoder layer, for both methods of the strongest baseline.
 
 A decode step of batch one is bound by launches as much as by bytes, so that each of these does the work of several
 kernels of transformers. Each has a torch reference of the same signature.
@@ -84,8 +84,8 @@ def matvec_reference(x, weight, norm=None, eps=0.0, residual=None, glu=False):
 
 
 @triton.jit
-def _rotary_split(Y, POS, FREQ, QN, KN, Q, K, V, PRE, start, n, scaling, eps, HQ: tl.constexpr, HK: tl.constexpr, D: tl.constexpr,
-                  HB: tl.constexpr, NORM: tl.constexpr, HAS_PRE: tl.constexpr):  # fmt: skip
+def _rotary_split(Y, POS, FREQ, QN, KN, Q, K, V, PRE, start, n, scaling, eps, HQ: tl.constexpr, HK: tl.constexpr,
+                  D: tl.constexpr, HB: tl.constexpr, NORM: tl.constexpr, HAS_PRE: tl.constexpr):  # fmt: skip
     half: tl.constexpr = D // 2
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * HB  # all HB heads are of one kind, since HB divides both numbers of heads
@@ -132,8 +132,9 @@ def rotary_split(
 
     y ``[rows, (query_heads + 2 kv_heads) * head_dim]`` (queries, keys, values) are the rows from ``start`` on of
     ``batch * n``, positions ``[rows]``, frequencies ``[head_dim / 2]`` float32; ``norms`` are the per-head RMS norms of
-    queries and keys with their epsilon. Writes those rows of ``out``: queries ``[batch, query_heads, n, head_dim]``, keys and values ``[batch, kv_heads, n, head_dim]``, and,
-    unless None, keys before the rotary position, as the write gate reads them (§3.2).
+    queries and keys with their epsilon. Writes those rows of ``out``: queries ``[batch, query_heads, n, head_dim]``,
+    keys and values ``[batch, kv_heads, n, head_dim]``, and, unless None, keys before the rotary position, as the write
+    gate reads them (§3.2).
     """
     q, k, v, pre = out
     hq, hk = heads

@@ -1,6 +1,6 @@
 """Every kernel timed by itself with its bytes and operations, and the ceilings they are held against, in one run.
 
-Bytes count each input once and each output once, so that a share of the roofline is a lower bound of what the kernel does.
+Bytes count each input and each output once, so that a share of the roofline is a lower bound of what a kernel does.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import torch
 
 from kvrepro.cache.dual import DualCache, pages_for
 from kvrepro.cache.fragmentation import footprint
-from kvrepro.kernels.vertical_slash import plan, vertical_slash_attention
+from kvrepro.kernels.vertical_slash import vertical_slash_attention
+from kvrepro.kernels.vertical_slash_plan import compact, plan
 from kvrepro.kernels.write_gate import write_gate
 from kvrepro.profiling import ceilings, fused
 from kvrepro.profiling.attention import BACKENDS, dense_attention
+from kvrepro.profiling.checks import check_rows
 from kvrepro.profiling.clock import captured, median_seconds
 from kvrepro.profiling.gates import random_gates
 from kvrepro.profiling.masks import random_admission
@@ -28,13 +30,14 @@ BETA = (0.5, 1.5)  # of the kept fractions of heads in Figure 4: mean 0.25, and 
 
 
 def profile_kernels(settings: Settings, bench: Bench) -> list[dict[str, Any]]:
-    """Rows of all kernels, of the ceilings and of fragmentation."""
+    """Rows of all kernels, of the ceilings, of checks and of fragmentation; the model's name stands for its heads."""
     profile, shape = settings.profile, settings.shapes[settings.profile.models[0]]
     rows = list(_ceilings(profile, bench))
     for part in (_prefill, _decode, _products):
         rows += part(profile, shape, bench)
         bench.free()
-    return rows + list(fragmentation_rows(profile, shape))
+    rows += [*check_rows(profile, shape.name), *fragmentation_rows(profile, shape)]
+    return [row | {"model": shape.name} for row in rows]
 
 
 def _ceilings(profile: Profile, bench: Bench) -> Iterator[dict[str, Any]]:
@@ -63,11 +66,11 @@ def pairs_seen(admitted: torch.Tensor, window: int) -> int:
 def _prefill(profile: Profile, shape: Shape, bench: Bench) -> Iterator[dict[str, Any]]:
     hq, hk, d = (profile.kernels[key] for key in ("query_heads", "kv_heads", "head_dim"))
     element, window = bench.dtype.itemsize, profile.window
+    timed = _timer(bench)
     for n in profile.kernels["prefill"]:
         q, k, v = _normal(bench, (1, hq, n, d), (1, hk, n, d), (1, hk, n, d))
         moved = 2 * (hq + hk) * n * d * element
         flops = 2 * n * (n + 1) * d * hq
-        timed = _timer(bench, profile, n)
 
         def rows(
             name: str, method: str, call: Callable, flops: float, moved: float, kept: float = 1.0, n=n, timed=timed
@@ -85,20 +88,28 @@ def _prefill(profile: Profile, shape: Shape, bench: Bench) -> Iterator[dict[str,
         yield from rows(
             "vertical_slash",
             "wg_kv",
-            lambda x=(q, k, v, admitted): vertical_slash_attention(*x, window, plan=plan(x[3], window)),
+            lambda x=(q, k, v, admitted): vertical_slash_attention(*x, window),
             seen,
             moved,
             profile.kept,
         )
-        mask = admitted.numel() * (1 + 4 * profile.kept)  # the mask is read, a position of each admitted key is written
-        yield from rows("vertical_slash_plan", "wg_kv", lambda a=admitted: plan(a, window), 0.0, mask, profile.kept)
+        gathered = 4 * profile.kept * hk * n * d * element  # admitted keys and values, read and written
+        mask = admitted.numel() * (1 + 4 + 4 * profile.kept)  # read; a count of each entry and positions written
+        yield from rows(
+            "vertical_slash_plan",
+            "wg_kv",
+            lambda a=admitted, x=(k, v): compact(*x, plan(a, window)),
+            0.0,
+            mask + gathered,
+            profile.kept,
+        )
         gate = random_gates(shape, bench.dtype, bench.device, profile.seed)[0]
         hidden = 2 * n * hk * (2 * d + 1) * shape.gate_hidden
         moved = n * hk * (2 * d + 1) * element
         yield from rows("write_gate", "wg_kv", lambda x=(k, v, gate): write_gate(*x), hidden, moved)
 
 
-def _timer(bench: Bench, profile: Profile, n: int) -> Callable[[Callable], tuple[float, str]]:
+def _timer(bench: Bench) -> Callable[[Callable], tuple[float, str]]:
     repeats = 3 if bench.device.startswith("cuda") else 1
     return lambda call: (median_seconds(call, bench.device, repeats), f"median of {repeats} calls after a warm-up")
 
@@ -179,7 +190,7 @@ def _products(profile: Profile, shape: Shape, bench: Bench) -> Iterator[dict[str
 
 
 def fragmentation_rows(profile: Profile, shape: Shape) -> Iterator[dict[str, Any]]:
-    """Bytes of a ragged cache under three ways to hold it (Figure 4), for kept fractions that differ from head to head."""
+    """Bytes of a ragged cache under three ways to hold it (Figure 4), with kept fractions that differ by head."""
     heads = torch.distributions.Beta(*(torch.tensor(x) for x in BETA))
     torch.manual_seed(profile.seed)
     kept = heads.sample((shape.layers, shape.kv_heads))
@@ -192,6 +203,7 @@ def fragmentation_rows(profile: Profile, shape: Shape) -> Iterator[dict[str, Any
         lengths = (kept * max(0, n - profile.window)).round().long()
         found = footprint(lengths, n, profile.window, shape.head_dim, element)
         sizes = {
+            "full": shape.cache_bytes(n, element),
             "entries": found.entries,
             "paged": found.paged,
             "preallocated": found.preallocated,
@@ -205,7 +217,6 @@ def fragmentation_rows(profile: Profile, shape: Shape) -> Iterator[dict[str, Any
                 "wg_kv",
                 {"bytes": size},
                 experiment="profile_fragmentation",
-                model=shape.name,
                 component=name,
                 n_tokens=n,
                 budget=float(kept.mean()),

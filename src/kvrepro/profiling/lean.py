@@ -1,4 +1,4 @@
-"""The strongest baseline's decoder: fused weights and kernels, position-wise work in chunks, steps fit for a CUDA graph.
+"""The strongest baseline's decoder: fused weights and kernels, position-wise work in chunks, steps for a CUDA graph.
 
 The same decoder runs full attention and WG-KV, so that nothing but attention and its cache differs between them.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -22,7 +23,7 @@ COMPILE_TOKENS = 2048  # of a pass that is there to compile kernels
 
 @dataclass
 class Measurement:
-    """What a job found. ``seconds`` and ``bytes`` by component; both empty, with a ``reason``, when it did not finish."""
+    """What a job found. ``seconds`` and ``bytes`` by component; empty, with a ``reason``, when it failed."""
 
     layers_timed: int
     seconds: dict[str, float] = field(default_factory=dict)
@@ -74,13 +75,10 @@ def measure(bench: Bench, shape: Shape, job: Job, seconds: float) -> Measurement
     """Time a job within about ``seconds``; running out of memory is a finding, not an error."""
     time_phase = _prefill if job.phase == "prefill" else _decode
     try:
-        found = time_phase(bench, shape, job, seconds)
-        reason = ""
+        found, reason = time_phase(bench, shape, job, seconds), ""
     except torch.cuda.OutOfMemoryError as error:
-        found, reason = (
-            None,
-            "out of memory: " + str(error).split(". ")[0].removeprefix("CUDA out of memory").strip(". "),
-        )
+        tried = re.search(r"Tried to allocate [0-9.]+ \w+", str(error))
+        found, reason = None, "out of memory" + (f": {tried[0]}" if tried else "")
     finally:
         bench.free()  # outside of the except block, whose traceback would keep the tensors alive
     return found or Measurement(job.layers or shape.layers, reason=reason)
@@ -107,8 +105,11 @@ def _random(bench: Bench, seed: int, number: int, size: tuple[int, ...]) -> list
 
 
 def _prefill(bench: Bench, shape: Shape, job: Job, seconds: float) -> Measurement:
-    """A forward over a whole context. The warm-up runs the last layer with the caches of all others in place: it has the
-    memory peak of a whole pass, so that a lack of memory shows before the time is spent, and tells how many layers fit."""
+    """A forward over a whole context.
+
+    The warm-up runs the last layer with the caches of all others in place: it has the memory peak of a whole pass, so
+    that a lack of memory shows before the time is spent, and it tells how many layers fit into the time.
+    """
     generator = torch.Generator(bench.device).manual_seed(bench.profile.seed)
     tokens = torch.randint(shape.config["vocab_size"], (job.tokens,), generator=generator, device=bench.device)
     bench.weights(shape, job.protocol)

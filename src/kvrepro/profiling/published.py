@@ -1,4 +1,4 @@
-"""What the paper published of latency and memory: ranges of its text, and the authors' figure data where a user has it."""
+"""What the paper published of latency and memory, as the authors' figure data have it, where a user has them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = ["model", "task", "n_tokens", "method", "metric", "component", "value"
 
 
 def figure_data(settings: Settings) -> pd.DataFrame:
-    """The plotted values of Figures 8 and 15 in seconds and bytes, in the columns of profile rows; empty without the folder.
+    """The plotted values of Figures 8 and 15 in seconds and bytes, in columns of profile rows; empty without a folder.
 
     NaN where the authors ran out of memory.
     """

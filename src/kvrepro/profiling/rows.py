@@ -1,4 +1,4 @@
-"""Tidy rows of what was timed. A value is what was measured and never scaled: ``layers_timed`` says of how many layers."""
+"""Tidy rows of what was timed. A value is what was measured, never scaled: ``layers_timed`` says of how many layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kvrepro.profiling.settings import PROTOCOLS, Job, Profile, Shape
 from kvrepro.results import SCHEMA, write_rows
 
 #: Columns of profile rows. ``task`` is the phase of a job or the name of a kernel; metrics are seconds (of a pass or a
-#: step), bytes, flops and per_second (of a ceiling). A job that did not finish has rows without a value and a reason.
+#: step), bytes, flops, per_second (of a ceiling) and error (of a kernel, against its reference). A job that did not
+#: finish has rows without a value and with a reason.
 PROFILE = SCHEMA.add_columns(
     {
         "protocol": pa.Column(str, pa.Check.isin([*PROTOCOLS, "kernel"])),

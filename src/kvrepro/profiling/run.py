@@ -31,8 +31,8 @@ def jobs_of(settings: Settings, patterns: Iterable[str] = ("*",)) -> list[Job]:
 def shard(settings: Settings, jobs: list[Job], index: int, number: int) -> list[Job]:
     """The jobs of the GPU ``index`` of ``number`` that work side by side, in their order.
 
-    Jobs whose values are divided by each other (methods, kept fractions, windows, batches) stay together. Groups go, the
-    longest first, to the GPU that is done earliest.
+    Jobs whose values are divided by each other (methods, kept fractions, windows, batches) stay together. Groups go,
+    the longest first, to the GPU that is done earliest.
     """
     groups: dict[tuple, list[Job]] = {}
     for job in jobs:

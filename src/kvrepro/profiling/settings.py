@@ -14,8 +14,9 @@ from kvrepro.errors import InputError, unknown
 CONFIG = Path("config/latency.yaml")
 METHODS = ("full", "wg_kv")
 PHASES = ("prefill", "decode")
-#: *paper*: transformers as it is, FlashAttention-2 through SDPA, one unchunked forward. *strongest_baseline*: the fastest
-#: dense prefill kernel at hand, position-wise work in chunks, dense decode with our own split-KV kernel, CUDA graphs.
+#: *paper*: transformers as it is, FlashAttention-2 through SDPA, one unchunked forward. *strongest_baseline*: the
+#: fastest dense prefill kernel at hand, position-wise work in chunks, dense decode with our own split-KV kernel, CUDA
+#: graphs.
 PROTOCOLS = ("paper", "strongest_baseline")
 
 

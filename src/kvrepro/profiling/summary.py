@@ -58,8 +58,8 @@ def value(
 def ratios(rows: pd.DataFrame) -> pd.DataFrame:
     """Full attention over WG-KV for every model, phase, length, protocol and component.
 
-    Columns model, phase, n_tokens, protocol, metric, component, full, wg_kv, ratio and layers, which says how many layers
-    each side timed.
+    Columns model, phase, n_tokens, protocol, metric, component, full, wg_kv, ratio and layers, which says how many
+    layers each side timed.
     """
     found = of_whole_model(rows)
     found["timed"] = found["layers_timed"].astype(str) + " of " + found["layers"].astype(str)
@@ -79,8 +79,8 @@ def ratios(rows: pd.DataFrame) -> pd.DataFrame:
 def memory_saving(rows: pd.DataFrame, model: str, tokens: int, accounting: str, protocol: str) -> Value | None:
     """Percent of memory that WG-KV saves.
 
-    ``accounting``: ``paper`` (weights and cache, while decoding), ``peak_decode`` or ``peak_prefill`` (most bytes that the
-    allocator held at once in that phase).
+    ``accounting``: ``paper`` (weights and cache, while decoding), ``peak_decode`` or ``peak_prefill`` (most bytes that
+    the allocator held at once in that phase).
     """
     phase = "prefill" if accounting == "peak_prefill" else "decode"
     parts = ("weights", "cache") if accounting == "paper" else ("peak",)
@@ -107,12 +107,13 @@ def speedup(
 
 
 def kernels(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line a kernel and length: seconds, bytes, flops, their rates, the roofline's bound in seconds and the share of
-    it, by the ceilings measured in the same run."""
+    """One line a kernel and length: seconds, bytes, flops, the roofline's bound in seconds with its ``limit``, and the
+    share of it that was reached, by the ceilings measured in the same run."""
     found = rows[rows["experiment"] == KERNELS]
     lines = found[found["metric"] != "per_second"]
     index = ["task", "method", "n_tokens", "budget", "batch"]
-    wide = lines.pivot_table(index=index, columns="metric", values="value", aggfunc="first").reset_index()
+    wide = lines.pivot_table(index=index, columns="metric", values="value", aggfunc="first")
+    wide = wide.reindex(columns=["seconds", "bytes", "flops"]).reset_index()
     flops, read = ceiling(rows, "matrix_product"), ceiling(rows, "streaming_read")
     wide["bound"] = np.maximum(wide["flops"] / flops, wide["bytes"] / read)
     wide["limit"] = np.where(wide["flops"] / flops > wide["bytes"] / read, "arithmetic", "memory")
@@ -131,6 +132,6 @@ def kernel_seconds(rows: pd.DataFrame, name: str, tokens: int | None = None, kep
 
 
 def ceiling(rows: pd.DataFrame, name: str) -> float:
-    """A measured ceiling per second: ``matrix_product`` (flops) or ``streaming_read`` (bytes); NaN when not measured."""
+    """A measured rate per second: ``matrix_product`` (flops) or ``streaming_read`` (bytes); NaN when not measured."""
     found = rows[(rows["experiment"] == KERNELS) & (rows["task"] == name) & (rows["metric"] == "per_second")]
     return float(found["value"].iloc[0]) if len(found) else float("nan")

@@ -94,7 +94,7 @@ def _kernel_goals(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, 
         "",
         "kernel",
     )
-    table = kernels(rows) if (rows["experiment"] == "profile_kernels").any() else pd.DataFrame(columns=["task"])
+    table = kernels(rows)
     ragged = table[table["task"] == "ragged_decode"]
     rate = None
     if len(ragged):
@@ -102,8 +102,8 @@ def _kernel_goals(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, 
         rate = 100 * row["bytes"] / row["seconds"] / ceiling(rows, "streaming_read")
     yield _goal(
         "ragged_decode_bandwidth",
-        f"ragged paged decode attention, {kept:.0%} of {settings.profile.kernels['decode'] // K}K, batch 1: bytes of the "
-        "kept cache over its time, of the streaming-read rate of the same run",
+        f"ragged paged decode attention, {kept:.0%} of {settings.profile.kernels['decode'] // K}K, batch 1: bytes of "
+        "the kept cache over its time, of the streaming-read rate of the same run",
         rate,
         "%",
         ">=85",

@@ -1,0 +1,79 @@
+"""What queries ask: all rows of one model in one tier, and what they answer when the rows do not say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from kvrepro.analysis import summary
+from kvrepro.analysis.accuracy import Accuracy, Series, accuracy
+from kvrepro.analysis.bootstrap import DRAWS, FEW, Estimate
+from kvrepro.benchmarks import ruler
+from kvrepro.errors import InputError
+
+TASKS = {"ruler": ruler.TASKS}  #: of a benchmark; a claim that names none is about all of them
+LENGTH_SLACK = 0.1  #: how far the longest context of the rows may be from the length that a claim is about
+
+
+class NoRows(LookupError):
+    """The rows at hand cannot answer a query."""
+
+
+@dataclass
+class Evidence:
+    """All rows of one model in one tier."""
+
+    model: str
+    rows: pd.DataFrame
+    _cache: dict = field(default_factory=dict, repr=False)
+
+    def of(self, experiment: str) -> pd.DataFrame:
+        """Rows of one experiment; NoRows when there are none."""
+        found = self.rows[self.rows["experiment"] == experiment]
+        if found.empty:
+            raise NoRows(experiment)
+        return found
+
+    def accuracy(
+        self,
+        benchmark: str,
+        series: Sequence[Series],
+        tasks: str | Sequence[str] | None = None,
+        length: int | None = None,
+    ) -> Accuracy:
+        """Accuracy of series over tasks of a benchmark, by default all, on the items valid in each of the series.
+
+        NoRows when a task, a series or a valid item of a task is missing, or the contexts are of another length.
+        """
+        names = (tasks,) if isinstance(tasks, str) else TASKS.get(benchmark) if tasks is None else tuple(tasks)
+        key = benchmark, tuple(series), names, length
+        if key not in self._cache:
+            rows = self.of(benchmark)
+            if names and (missing := set(names) - set(rows["task"])):
+                raise NoRows(f"tasks {', '.join(sorted(missing))}")
+            if length and abs(rows["n_tokens"].max() - length) > LENGTH_SLACK * length:
+                raise NoRows(f"{benchmark} of {length} tokens")
+            try:
+                self._cache[key] = accuracy(rows, names, series)
+            except InputError as error:
+                raise NoRows(str(error)) from error
+        return self._cache[key]
+
+    @cached_property
+    def predictors(self) -> pd.DataFrame:
+        """Metrics of the predictors per document and layer."""
+        return summary.with_layer(self.of("predictors"))
+
+    @property
+    def corpora(self) -> list[str]:
+        """Corpora on whose documents predictors were compared."""
+        return sorted(self.of("predictors")["task"].unique())
+
+
+def exact(value: float) -> Estimate:
+    """A number that was counted over everything there is, and not estimated from a sample."""
+    return Estimate(np.float64(value), np.full(DRAWS, np.float64(value)), FEW)
