@@ -150,6 +150,7 @@ def _decode(bench: Bench, shape: Shape, job: Job, seconds: float) -> Measurement
     layers = range(min(job.layers or shape.layers, shape.layers))
     slots = job.tokens + 2 * (bench.profile.steps + 2 * WARM_STEPS)
     with _running(bench, shape, job, slots, layers, layers) as (clock, arm, runner):
+        bench.free()  # what filling the caches took is no part of a step's peak
         token = torch.zeros(job.batch, dtype=torch.long, device=bench.device)
         run = _eager_steps if job.protocol == "paper" else _graph_steps
         parts, steps = run(bench, job, runner, clock, token, seconds)
