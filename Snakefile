@@ -30,6 +30,7 @@ include: "workflow/rules/estimators.smk"
 include: "workflow/rules/accuracy.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/latency.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/lab_models.smk"
 
@@ -44,6 +45,8 @@ localrules:
     figures,
     claims,
     reference,
+    latency,
+    latency_reference,
     lab_models,
 
 
@@ -56,6 +59,8 @@ rule all:
         rules.accuracy.input,
         rules.tables.input,
         rules.figures.input,
+        rules.latency_check.output,
+        rules.latency_reference.input,
         rules.claims.input,
 
 

@@ -5,7 +5,7 @@ rule claims_of_tier:
     input:
         ledger=sorted(map(str, Path("config/claims").glob("*.yaml"))),
         rows=evidence_files(HERE),
-        reference=[row for where in REFERENCE for row in evidence_files(where)],
+        reference=[row for where in REFERENCE for row in evidence_files(where)] + sum(PROFILED.values(), []),
     output:
         csv=report(
             f"{RESULTS}/claims.csv",
@@ -25,8 +25,9 @@ rule claims_of_tier:
     conda:
         "../../envs/conda.yaml"
     params:
-        models={where: dict(SETTINGS[where]["models"]) for where in SETTINGS},
-        commands=commands() | {HERE: command(HERE, config["device"])},
+        models={where: dict(SETTINGS[where]["models"]) for where in SETTINGS}
+        | {place: {"hybrid": [], "dense": PROFILE_MODELS} for place in PROFILED},
+        commands=commands() | {HERE: command(HERE, config["device"]), PROFILE: PROFILE_COMMAND},
         lab=[model for model, entry in registry.entries().items() if entry.get("lab")],
         code=identity.code([PACKAGE / "claims", PACKAGE / "analysis"]),
     script:

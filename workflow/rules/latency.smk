@@ -1,6 +1,6 @@
 # The latency and memory profile of WG-KV on one GPU at the papers' shapes: snakemake --cores all latency. Its settings are
 # those of config/latency.yaml, whatever the tier. Jobs take all cores, so that two never share the GPU.
-from functools import partial
+import re
 
 from kvrepro.profiling import run as profiling
 from kvrepro.profiling.settings import METHODS, PROTOCOLS, end_to_end
@@ -8,53 +8,61 @@ from kvrepro.profiling.settings import load as load_profile
 from kvrepro.figures.latency import FIGURES as PROFILE_FIGURES
 
 PROFILE = "h200"
-PROFILE_RESULTS = f"results/{PROFILE}/profile"
-PROFILE_JOBS = {
-    job.file.removesuffix(".parquet"): job for job in profiling.jobs_of(load_profile(PROFILE))
-}
+PROFILE_SETTINGS = load_profile(PROFILE)
+PROFILE_MODELS = list(PROFILE_SETTINGS.profile.models)
+PROFILE_COMMAND = "snakemake --cores all latency"
+PROFILE_ROOT = f"results/{PROFILE}/profile"
+PROFILE_JOBS = {job.file.removesuffix(".parquet"): job for job in profiling.jobs_of(PROFILE_SETTINGS)}
 # A rule's wildcards name the end-to-end jobs of both protocols at once; the rest go by the name of their file.
-PROFILE_SWEEPS = [name for name, job in PROFILE_JOBS.items() if job.experiment != "end_to_end"]
+PROFILE_SWEEPS = [re.escape(name) for name, job in PROFILE_JOBS.items() if job.experiment != "end_to_end"]
 PROFILE_CODE = identity.code([PACKAGE / "profiling", PACKAGE / "kernels", PACKAGE / "cache"])
 PROFILE_DRAWING = identity.code([PACKAGE / "profiling", PACKAGE / "figures", PACKAGE / "tables"])
-PROFILE_PLACES = [PROFILE, *(f"reference/{PROFILE}" for _ in Path("results/reference").glob(PROFILE))]
+
+
+def made_at(place):
+    """The profile's files that are there."""
+    return sorted(map(str, Path(f"results/{place}/profile").rglob("*.parquet")))
+
+
+# Places whose rows can be drawn and judged: what was made here and what is committed
+PROFILED = {place: made_at(place) for place in (PROFILE, f"reference/{PROFILE}") if made_at(place)}
 
 
 def profile_settings(wildcards=None):
     """What the jobs read of config/latency.yaml."""
-    s = load_profile(PROFILE)
-    return {"profile": dict(vars(s.profile)), "shapes": {name: dict(vars(shape)) for name, shape in s.shapes.items()}}
+    shapes = {name: dict(vars(PROFILE_SETTINGS.shapes[name])) for name in PROFILE_MODELS}
+    return {"profile": dict(vars(PROFILE_SETTINGS.profile)), "shapes": shapes}
 
 
 def profile_files(wildcards):
     """All files of the profile, made on a GPU; those of the committed results as they are."""
-    root = f"results/{wildcards.place}/profile"
-    if wildcards.place == PROFILE:
-        needs_gpu()
-        return [f"{root}/{profiling.KERNELS}", *(f"{root}/{name}.parquet" for name in PROFILE_JOBS)]
-    return sorted(map(str, Path(root).rglob("*.parquet")))
+    if wildcards.place != PROFILE:
+        return made_at(wildcards.place)
+    needs_gpu()
+    return [f"{PROFILE_ROOT}/{profiling.KERNELS}", *(f"{PROFILE_ROOT}/{name}.parquet" for name in PROFILE_JOBS)]
 
 
 def needs_gpu():
     """A machine without a GPU is told so before anything starts; a dry run, and a cluster's head node, need none."""
     if workflow.local_exec and not workflow.dryrun:
         try:
-            profiling.require_device(load_profile(PROFILE).profile)
+            profiling.require_device(PROFILE_SETTINGS.profile)
         except InputError as error:
             raise WorkflowError(str(error)) from None
 
 
 wildcard_constraints:
-    place="|".join(PROFILE_PLACES),
+    place=f"{PROFILE}|reference/{PROFILE}",
     phase="prefill|decode",
     tokens="[0-9]+",
     method="|".join(METHODS),
     sweep="|".join(PROFILE_SWEEPS),
 
 
-rule profile_job:
+rule latency_job:
     output:
-        rows=[f"{PROFILE_RESULTS}/{{model}}/{{phase}}-{{tokens}}-{{method}}-{p}.parquet" for p in PROTOCOLS],
-        provenance=[f"{PROFILE_RESULTS}/{{model}}/{{phase}}-{{tokens}}-{{method}}-{p}.parquet.json" for p in PROTOCOLS],
+        rows=[f"{PROFILE_ROOT}/{{model}}/{{phase}}-{{tokens}}-{{method}}-{p}.parquet" for p in PROTOCOLS],
+        provenance=[f"{PROFILE_ROOT}/{{model}}/{{phase}}-{{tokens}}-{{method}}-{p}.parquet.json" for p in PROTOCOLS],
     log:
         f"logs/{PROFILE}/profile/{{model}}/{{phase}}-{{tokens}}-{{method}}.log",
     conda:
@@ -70,10 +78,10 @@ rule profile_job:
         "../scripts/latency_jobs.py"
 
 
-rule profile_sweep:
+rule latency_sweep:
     output:
-        rows=[f"{PROFILE_RESULTS}/{{sweep}}.parquet"],
-        provenance=[f"{PROFILE_RESULTS}/{{sweep}}.parquet.json"],
+        rows=[f"{PROFILE_ROOT}/{{sweep}}.parquet"],
+        provenance=[f"{PROFILE_ROOT}/{{sweep}}.parquet.json"],
     log:
         f"logs/{PROFILE}/profile/{{sweep}}.log",
     conda:
@@ -89,10 +97,10 @@ rule profile_sweep:
         "../scripts/latency_jobs.py"
 
 
-rule profile_kernels:
+rule latency_kernels:
     output:
-        rows=f"{PROFILE_RESULTS}/{profiling.KERNELS}",
-        provenance=f"{PROFILE_RESULTS}/{profiling.KERNELS}.json",
+        rows=f"{PROFILE_ROOT}/{profiling.KERNELS}",
+        provenance=f"{PROFILE_ROOT}/{profiling.KERNELS}.json",
     log:
         f"logs/{PROFILE}/profile/kernels.log",
     conda:
@@ -108,7 +116,7 @@ rule profile_kernels:
         "../scripts/latency_kernels.py"
 
 
-rule profile_check:
+rule latency_check:
     # the code path of every job and kernel on sizes for a CPU, where Triton's interpreter runs the kernels
     output:
         rows=f"{RESULTS}/profile/tiny.parquet",
@@ -128,7 +136,7 @@ for name in PROFILE_FIGURES:
 
     rule:
         name:
-            f"profile_{name}"
+            f"latency_{name}"
         input:
             profile_files,
         output:
@@ -152,7 +160,7 @@ for name in PROFILE_FIGURES:
             "../scripts/latency_figure.py"
 
 
-rule profile_tables:
+rule latency_tables:
     input:
         profile_files,
     output:
@@ -190,4 +198,4 @@ rule latency:
 
 rule latency_reference:
     input:
-        [product for place in PROFILE_PLACES[1:] for product in latency_products(place)],
+        [product for place in PROFILED if place != PROFILE for product in latency_products(place)],

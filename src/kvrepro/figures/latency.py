@@ -26,6 +26,7 @@ from kvrepro.profiling.summary import END_TO_END, of_whole_model, speedup
 GIB = 2.0**30
 K = 1024
 NAMES = {"full": "full", "wg_kv": "WG-KV"}
+SETUP = "Random weights and inputs, random admission of exact sparsity (Appendix I.3)."
 PROTOCOL_NAMES = {"paper": "the paper's protocol", "strongest_baseline": "strongest baseline"}
 
 
@@ -129,7 +130,9 @@ def sweeps(rows: pd.DataFrame, settings: Settings) -> Figure:
     if every.empty:
         raise InputError("there are no rows of the sweeps; run the target latency.")
     figure.suptitle(f"{every['model'].iloc[0]}, {PROTOCOL_NAMES['strongest_baseline']}", fontsize=7.5)
-    caption(figure, _note(every, 0), PAGE)
+    scaled = sorted({f"{r.layers_timed} of {r.layers}" for r in every[~every["whole"]].itertuples()})
+    text = f"{SETUP} " + (f"Prefill is scaled up from {', '.join(scaled)} layers." if scaled else "")
+    caption(figure, text, PAGE)
     return figure
 
 
@@ -234,7 +237,7 @@ def _legend(figure: Figure, panels: tuple[Panel, ...], published: bool) -> None:
     handles = [Patch(color=LOOKS[name][1], label=LOOKS[name][0]) for name in names]
     if published:
         handles.append(Patch(fill=False, edgecolor="black", linestyle=":", label="published"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    figure.legend(handles=handles, loc="outside right center")
 
 
 def _seconds(found: pd.DataFrame, component: str) -> pd.DataFrame:
@@ -267,7 +270,7 @@ def _text_of(settings: Settings, model: str) -> str:
 
 def _note(found: pd.DataFrame, published: int) -> str:
     scaled = found[~found["whole"]]
-    parts = ["Random weights and inputs, random admission of exact sparsity (Appendix I.3)."]
+    parts = [SETUP]
     if len(scaled):
         counts = sorted({f"{r.layers_timed} of {r.layers}" for r in scaled.itertuples()})
         parts.append(f"Hatched bars, and ratios with a star: scaled up from {', '.join(counts)} layers.")

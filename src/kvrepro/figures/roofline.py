@@ -40,7 +40,8 @@ def roofline(rows: pd.DataFrame, settings: Settings) -> Figure:
     axes.set_yscale("log")
     axes.set_xlabel("operations per byte")
     axes.set_ylabel("operations per second")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=5.5)
+    axes.set_ylim(top=3 * flops)
+    axes.legend(loc="lower right", fontsize=5)
     text = (
         f"Ceilings measured in the same run: {flops / 1e12:.3g} TFLOP/s (bf16 product), {read / 1e12:.3g} TB/s (read)."
     )

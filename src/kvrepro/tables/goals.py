@@ -164,10 +164,11 @@ def _absolute(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, Any]
                     if (model, phase, row.n_tokens) in totals.index
                 }
                 worst = max(found, key=lambda n: found[n], default=None)
-                lengths = ", ".join(f"{n // K}K" for n in sorted(found)) or "not run: needs the authors' figure data"
+                lengths = ", ".join(f"{n // K}K" for n in sorted(found))
+                of = f"the largest of {lengths}" if lengths else "not run: needs rows and the authors' figure data"
                 yield _goal(
                     f"absolute_{phase}_{_short(model)}",
-                    f"{model}, {phase} time of WG-KV over the published one, the largest of {lengths}",
+                    f"{model}, {phase} time of WG-KV over the published one, {of}",
                     None if worst is None else found[worst],
                     "ratio",
                     "<1",
@@ -184,10 +185,10 @@ def _memory(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, Any]]:
                     found = memory_saving(rows, model, tokens, accounting, protocol)
                     yield _goal(
                         f"memory_{accounting}_{_short(model)}_{tokens // K}k",
-                        f"{model}, {tokens // K}K: memory saved, {words}",
+                        f"{model}, {tokens // K}K: memory saved, {words}; published: {least:g} %, rounded",
                         None if found is None else found.value,
                         "%",
-                        f">={least:g}",
+                        f">={least - 0.5:g}",
                         "",
                         protocol,
                     )
