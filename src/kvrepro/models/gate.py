@@ -1,0 +1,129 @@
+"""Write gates: how useful will an entry be, judged from its key before the write (WG-KV §3.2).
+
+One gate per attention layer and KV head, trained for one model by :mod:`kvrepro.training.gates`. The same function in
+one kernel is :mod:`kvrepro.kernels.write_gate`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from kvrepro import tensorfile
+from kvrepro.models.geometry import Geometry
+from kvrepro.models.loading import LoadedModel
+
+EPS = 1e-6  #: of both norms, as in the published code
+KIND = "write_gates"
+REMEDY = "train the gates of this model (python -m kvrepro.training.gates.train)"
+
+
+def gate_logits(pre, post, norm_pre, norm_post, w1, b1, w2, b2) -> torch.Tensor:
+    """Gates of one layer before the sigmoid, float32 ``[batch, kv_heads, n]``; arguments as :class:`LayerGate`."""
+    d = pre.shape[-1]
+    x = torch.cat(
+        [F.rms_norm(pre, (d,), norm_pre.to(pre.dtype), EPS), F.rms_norm(post, (d,), norm_post.to(post.dtype), EPS)], -1
+    )
+    hidden = F.gelu(x @ w1.to(x.dtype).mT + b1.to(x.dtype)[:, None])
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return (hidden.to(wide) * w2.to(wide)[:, None]).sum(-1) + b2.to(wide)[:, None]
+
+
+class LayerGate(torch.nn.Module):
+    """Gates of the KV heads of one layer: σ(W2 · GELU(W1 [RMSNorm(k); RMSNorm(k_rope)] + b1) + b2).
+
+    norm_pre, norm_post ``[head_dim]``, shared by the heads; w1 ``[kv_heads, hidden, 2 * head_dim]``, b1 and w2
+    ``[kv_heads, hidden]``, b2 ``[kv_heads]``. The paper does not say how weights begin; as in the published code norms
+    are one and the rest is drawn as torch draws linear layers.
+    """
+
+    def __init__(self, kv_heads: int, head_dim: int, hidden: int, generator: torch.Generator | None = None):
+        super().__init__()
+        first, second = (2 * head_dim) ** -0.5, hidden**-0.5
+
+        def drawn(bound: float, *size: int) -> torch.nn.Parameter:
+            return torch.nn.Parameter(torch.empty(size).uniform_(-bound, bound, generator=generator))
+
+        self.norm_pre = torch.nn.Parameter(torch.ones(head_dim))
+        self.norm_post = torch.nn.Parameter(torch.ones(head_dim))
+        self.w1, self.b1 = drawn(first, kv_heads, hidden, 2 * head_dim), drawn(first, kv_heads, hidden)
+        self.w2, self.b2 = drawn(second, kv_heads, hidden), drawn(second, kv_heads)
+
+    def weights(self) -> tuple[torch.Tensor, ...]:
+        """What :func:`gate_logits` takes after the keys, in its order."""
+        return self.norm_pre, self.norm_post, self.w1, self.b1, self.w2, self.b2
+
+    def forward(self, keys_pre_rope: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Gates in [0, 1], float32 ``[batch, kv_heads, n]``, of keys ``[batch, kv_heads, n, head_dim]``."""
+        return gate_logits(keys_pre_rope, keys, *self.weights()).sigmoid()
+
+
+def initial(geometry: Geometry, hidden: int, seed: int = 0) -> torch.nn.ModuleList:
+    """Untrained gates of all attention layers of a model, in their order."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.nn.ModuleList(
+        LayerGate(geometry.kv_heads, geometry.head_dim, hidden, generator) for _ in geometry.attention_layers
+    )
+
+
+@dataclass
+class WriteGates:
+    """Gates of a model with what they were trained on.
+
+    ``window`` is the local window they were trained with, and ``training`` what their card says: data, recipe, the
+    trade-off ``lambda``, and losses.
+    """
+
+    layers: torch.nn.ModuleList
+    geometry: Geometry
+    fingerprint: str
+    model: str
+    window: int
+    training: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def hidden(self) -> int:
+        """Hidden units of a head's gate."""
+        return self.layers[0].b1.shape[1]
+
+    def of_layer(self, layer: int) -> LayerGate:
+        """The gates of a layer, counted over all layers of the model."""
+        return self.layers[self.geometry.attention_layers.index(layer)]
+
+    def save(self, path: str | Path) -> None:
+        """Write weights and metadata as safetensors."""
+        meta = {
+            "kind": KIND,
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "geometry": self.geometry.as_dict(),
+            "hidden": self.hidden,
+            "window": self.window,
+            "training": self.training,
+        }
+        tensorfile.write(path, dict(self.layers.state_dict()), meta)
+
+
+def load_gates(path: str | Path, lm: LoadedModel) -> WriteGates:
+    """Gates of a model from their file, on the model's device and in its type.
+
+    Raises InputError when the file is missing, corrupt, or of a model with another geometry or other weights.
+    """
+    file = tensorfile.TensorFile(path, KIND, REMEDY)
+    file.belongs_to(lm.fingerprint, lm.geometry.as_dict())
+    layers = initial(lm.geometry, file.meta["hidden"])
+    found = {name: file.read(name) for name in layers.state_dict()}
+    for name, x in found.items():
+        if not torch.isfinite(x).all():
+            raise file.fault(f"holds values of {name} that are not finite")
+    try:
+        layers.load_state_dict(found)
+    except RuntimeError as error:
+        raise file.fault("holds tensors of another shape than its metadata says") from error
+    layers.to(lm.device, lm.dtype).requires_grad_(False)
+    meta = file.meta
+    return WriteGates(layers, lm.geometry, lm.fingerprint, meta["model"], meta["window"], meta["training"])
