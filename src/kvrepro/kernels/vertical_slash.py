@@ -48,6 +48,7 @@ TILINGS = {
     "128x128w8s2": Tiling(128, 128, 8, 2),
     "128x128w8s3": Tiling(128, 128, 8, 3),
     "128x64w8s3": Tiling(128, 64, 8, 3),
+    "128x64w8s2": Tiling(128, 64, 8, 2),
     "64x64w4s2": Tiling(64, 64, 4, 2),
     "64x128w4s2": Tiling(64, 128, 4, 2),
     "128x64w4s3": Tiling(128, 64, 4, 3),
@@ -74,7 +75,11 @@ def _load(desc, row, column, UPCAST: tl.constexpr):
     return x
 
 
-@triton.jit
+_SIZES = ["t", "n", "offset", "window", "room", "query_heads"]  # one compilation serves all of them
+_STRIDES = [f"{x}_{axis}" for x in "qkv" for axis in ("batch", "head", "token")]
+
+
+@triton.jit(do_not_specialize=_SIZES + _STRIDES)
 def _kernel(
     Q, KEYS, VALUES, K, V, ADMITTED, COUNTS, OUT, t, n, offset, window, room, query_heads, scale,
     q_batch, q_head, q_token, k_batch, k_head, k_token, v_batch, v_head, v_token,
@@ -141,7 +146,7 @@ def default_tiling(head_dim: int, dtype: torch.dtype) -> Tiling:
     """The fastest tiling known that fits into the shared memory and registers of a Hopper multiprocessor."""
     if dtype.itemsize > 2:
         return TILINGS["64x32w4s2"]
-    return TILINGS["128x64w8s3" if head_dim > 128 else "128x128w8s2"]
+    return TILINGS["128x64w8s2" if head_dim > 128 else "128x128w8s3"]
 
 
 def _tiling(tiling: Tiling | str | None, head_dim: int, dtype: torch.dtype) -> Tiling:
