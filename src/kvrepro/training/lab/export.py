@@ -149,10 +149,18 @@ def _after(config: LabConfig, part: int) -> str:
     return f"after part {part} of {len(config.parts)}"
 
 
+def _seed(config: LabConfig, seed: int, evaluation: dict) -> str:
+    """Heading of a seed's column; it tells of a run that did not reach the end of its part."""
+    total = config.parts[evaluation["part"] - 1].total_steps
+    stopped = "" if evaluation["step"] == total else f", stopped at step {evaluation['step']:,} of {total:,}"
+    return f"seed {seed}{stopped}"
+
+
 def _quick_accuracy(config: LabConfig, evaluations: dict[int, dict], shipped: int) -> list[str]:
-    seeds, main = list(evaluations), evaluations[shipped]
+    main = evaluations[shipped]
     lines = ["## Accuracy", "", "Unpruned, greedy, RULER's official metric times 100.", ""]
     for length, found in main["accuracy"].items():
+        seeds = [seed for seed, e in evaluations.items() if length in e["accuracy"]]
         scores = {seed: evaluations[seed]["accuracy"][length]["tasks"] for seed in seeds}
         tasks = list(scores[shipped])
         lines += [
@@ -164,7 +172,7 @@ def _quick_accuracy(config: LabConfig, evaluations: dict[int, dict], shipped: in
         mean = {seed: sum(scores[seed].values()) / len(tasks) for seed in seeds}
         rows = [[task, *(f"{scores[seed][task]:.1f}" for seed in seeds)] for task in tasks]
         rows += [["**mean**", *(f"{mean[seed]:.1f}" for seed in seeds)]]
-        lines += _table(["task", *(f"seed {seed}" for seed in seeds)], rows)
+        lines += _table(["task", *(_seed(config, seed, evaluations[seed]) for seed in seeds)], rows)
         weakest = min(tasks, key=lambda task: sum(scores[seed][task] for seed in seeds))
         told = " and ".join(f"{scores[seed][weakest]:.1f} (seed {seed})" for seed in seeds)
         lines += [f"The weak task is {weakest}, with {told}.", ""]
@@ -196,7 +204,7 @@ def _perplexity(config: LabConfig, evaluations: dict[int, dict], shipped: int) -
         [name, *(f"{e['perplexity'][name]:.2f}" for e in evaluations.values()), f"{main['perplexity_3gram'][name]:.2f}"]
         for name in main["perplexity"]
     ]
-    header = ["corpus", *(f"seed {seed}" for seed in evaluations), "interpolated 3-gram"]
+    header = ["corpus", *(_seed(config, seed, e) for seed, e in evaluations.items()), "interpolated 3-gram"]
     return [f"## Held-out perplexity per token, {_after(config, main['part'])}", "", *_table(header, rows)]
 
 
