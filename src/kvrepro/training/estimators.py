@@ -210,9 +210,13 @@ def mean_gates(labelled: Sequence[LabelledCorpus]) -> torch.Tensor | None:
 
 
 def held_out(
-    labelled: Sequence[LabelledCorpus], geometry: Geometry, recipe: Recipe, device: str = "cpu"
+    labelled: Sequence[LabelledCorpus],
+    geometry: Geometry,
+    recipe: Recipe,
+    device: str = "cpu",
+    names: Sequence[str] = tuple(LEARNED),
 ) -> dict[str, dict[str, Heads]]:
-    """Per corpus the learned predictors trained on all the others (Appendix C): corpus -> name -> predictor.
+    """Per corpus the learned predictors ``names`` trained on all the others (Appendix C): corpus -> name -> predictor.
 
     Raises InputError with fewer than two corpora.
     """
@@ -221,5 +225,5 @@ def held_out(
     samples = sample_positions(labelled, recipe).to(device)
     found: dict[str, dict[str, Heads]] = {}
     for corpus in tqdm(samples.corpora, desc="leave one corpus out", unit="corpus"):
-        found[corpus] = {name: fit(samples, geometry, recipe, corpus).to("cpu") for name, fit in LEARNED.items()}
+        found[corpus] = {name: LEARNED[name](samples, geometry, recipe, corpus).to("cpu") for name in names}
     return found
