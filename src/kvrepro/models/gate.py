@@ -90,6 +90,10 @@ class WriteGates:
         """Hidden units of a head's gate."""
         return self.layers[0].b1.shape[1]
 
+    def parameters(self) -> int:
+        """Parameters of all gates."""
+        return sum(p.numel() for p in self.layers.parameters())
+
     def of_layer(self, layer: int) -> LayerGate:
         """The gates of a layer, counted over all layers of the model."""
         return self.layers[self.geometry.attention_layers.index(layer)]

@@ -52,7 +52,7 @@ def gated_attention(query, key, value, bias, window: int, scale: float) -> torch
 
 
 def gated_attention_exact(query, key, value, bias, window: int, scale: float) -> torch.Tensor:
-    """:func:`gated_attention` in blocks of rows, on any device; a block's scores are computed again for its gradient."""
+    """:func:`gated_attention` in blocks of rows; a block's scores are computed again for its gradient."""
     recompute = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, bias))
     out = []
     for start in range(0, query.shape[2], CHUNK):

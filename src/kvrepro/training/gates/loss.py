@@ -1,0 +1,54 @@
+"""The training objective of WG-KV §3.3: distillation of the final hidden states plus λ times what gates admit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from kvrepro.models.capture import decoder
+from kvrepro.models.gate import WriteGates
+from kvrepro.models.gated_attention import Gating, gated
+from kvrepro.models.loading import LoadedModel
+from kvrepro.training.gates.recipe import GateRecipe
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Scalars on the device: L2 distillation loss (mean over tokens and channels), sparsity loss, mean gate."""
+
+    distillation: torch.Tensor
+    sparsity: torch.Tensor
+    gate: torch.Tensor
+
+
+def hidden_states(lm: LoadedModel, ids: torch.Tensor) -> torch.Tensor:
+    """Hidden states after the final norm, ``[rows, n, hidden]``; the published code distils these too."""
+    return decoder(lm.model)(input_ids=ids, use_cache=False).last_hidden_state
+
+
+def sparsity_loss(gates: Iterable[torch.Tensor], form: str, window: int) -> torch.Tensor:
+    """Mean over layers, heads and tokens of g + g(1 - g), gates ``[rows, kv_heads, n]`` (§3.3); ``reach`` is the
+    published code's form (:data:`kvrepro.training.gates.recipe.SPARSITIES`)."""
+    g = torch.stack(list(gates))
+    cost = g + g * (1 - g)
+    if form == "reach":
+        n = g.shape[-1]
+        inside = (window / (n - torch.arange(n, device=g.device, dtype=g.dtype))).clamp(max=1)
+        cost = inside + (1 - inside) * cost
+    return cost.mean()
+
+
+def step(lm: LoadedModel, gates: WriteGates, recipe: GateRecipe, trade_off: float, ids: torch.Tensor) -> Losses:
+    """Forward of the model and of its gated form on ``ids`` ``[rows, n]``; gradients are added to the gates'."""
+    with torch.no_grad():
+        target = hidden_states(lm, ids)
+    gating = Gating(gates, recipe.window, recipe.floor, recipe.epsilon)
+    with gated(lm, gating):
+        distillation = F.mse_loss(hidden_states(lm, ids).float(), target.float())
+        sparsity = sparsity_loss(gating.seen.values(), recipe.sparsity, recipe.window)
+        (distillation + trade_off * sparsity).backward()
+    gate = torch.stack([g.detach().mean() for g in gating.seen.values()]).mean()
+    return Losses(distillation.detach(), sparsity.detach(), gate)

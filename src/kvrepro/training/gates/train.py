@@ -1,0 +1,225 @@
+"""Trains write gates: ``python -m kvrepro.training.gates.train --model NAME --recipe FILE --lambdas 0.08 --out RUN``.
+
+FILE holds the section ``write_gates`` of a config. For each λ the folder ``RUN/<λ>`` gets ``gates.safetensors`` with
+its card ``README.md``, the loss curve ``loss.csv`` and held-out losses ``validation.parquet``. A run continues from its
+checkpoint by itself, and what is complete is left alone. With ``--max-seconds`` it stops in time with code 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from kvrepro import results
+from kvrepro.errors import InputError
+from kvrepro.models.gate import WriteGates, initial
+from kvrepro.models.loading import LoadedModel, load
+from kvrepro.training.gates import validation
+from kvrepro.training.gates.card import card
+from kvrepro.training.gates.loss import step
+from kvrepro.training.gates.recipe import GateRecipe
+from kvrepro.training.gates.rows import Rows
+
+CURVE = ("step", "length", "distillation", "sparsity", "gate", "tokens", "seconds")
+Say = Callable[[str], None]
+
+
+class Run:
+    """Gates, optimiser, step and loss curve of one λ, kept in a folder."""
+
+    def __init__(self, lm: LoadedModel, recipe: GateRecipe, trade_off: float, folder: Path):
+        if trade_off < 0:
+            raise InputError(f"write_gates.lambdas: {trade_off} would reward a full cache; give at least 0.")
+        self.lm, self.recipe, self.trade_off, self.folder = lm, recipe, trade_off, folder
+        self.identity = recipe.identity(lm.fingerprint, trade_off)
+        layers = initial(lm.geometry, recipe.hidden(lm.geometry.head_dim), recipe.seed).to(lm.device)
+        self.gates = WriteGates(layers, lm.geometry, lm.fingerprint, lm.name, recipe.window)
+        cuda = lm.device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(
+            layers.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=cuda
+        )
+        self.step, self.curve = 0, []
+        self._resume()
+
+    @property
+    def checkpoint(self) -> Path:
+        """File of the state of the run."""
+        return self.folder / "checkpoint.pt"
+
+    def _resume(self) -> None:
+        if not self.checkpoint.exists():
+            return
+        try:
+            state = torch.load(self.checkpoint, map_location=self.lm.device, weights_only=True)
+        except Exception as error:  # torch.load raises many kinds
+            raise InputError(f"{self.checkpoint} cannot be read ({error}); delete it to train anew.") from error
+        if state["identity"] != self.identity:
+            raise InputError(
+                f"{self.checkpoint} is of another model, recipe or lambda; delete it or choose another folder."
+            )
+        self.gates.layers.load_state_dict(state["gates"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.curve = state["step"], state["curve"]
+
+    def save(self) -> None:
+        """Checkpoint and loss curve; a kill at any moment leaves the old files or the new ones."""
+        state = {
+            "identity": self.identity,
+            "gates": self.gates.layers.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "curve": self.curve,
+        }
+        with results.atomic(self.checkpoint) as temporary:
+            torch.save(state, temporary)
+        with results.atomic(self.folder / "loss.csv") as temporary, temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, CURVE, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.curve)
+
+    def train_step(self, batch: np.ndarray) -> torch.Tensor:
+        """One optimiser step on int32 ``[rows, n]``; returns [distillation, sparsity, mean gate] on the device."""
+        ids = torch.from_numpy(batch).to(self.lm.device, non_blocking=True).long()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.rate(self.step)
+        self.optimizer.zero_grad(set_to_none=True)
+        losses = step(self.lm, self.gates, self.recipe, self.trade_off, ids)
+        self.optimizer.step()
+        self.step += 1
+        return torch.stack([losses.distillation, losses.sparsity, losses.gate])
+
+
+def train(run: Run, batches: Iterator[np.ndarray], max_seconds: float = math.inf, say: Say = print) -> bool:
+    """Runs to the last step or for ``max_seconds``; True when it is complete. ``batches`` begin at ``run.step``.
+
+    Raises InputError when the loss is not finite; the checkpoint stays as it was.
+    """
+    recipe, begin = run.recipe, time.monotonic()
+    before = run.curve[-1]["seconds"] if run.curve else 0.0
+    tokens = run.curve[-1]["tokens"] if run.curve else 0
+    window: list[torch.Tensor] = []
+    saved, mark, since = begin, begin, tokens
+    while run.step < recipe.steps:
+        batch = next(batches)
+        window.append(run.train_step(batch))
+        tokens += batch.size
+        now = time.monotonic()
+        late = now - begin > max_seconds
+        due = late or now - saved > recipe.checkpoint_seconds
+        if due or run.step % recipe.log_every == 0 or run.step == recipe.steps:
+            values = torch.stack(window).mean(0).tolist()
+            now = time.monotonic()
+            if not all(map(math.isfinite, values)):
+                raise InputError(
+                    f"step {run.step}: the loss is not finite; {run.checkpoint} is from before; lower learning_rate."
+                )
+            point = (run.step, batch.shape[1], *(round(v, 6) for v in values), tokens, round(before + now - begin, 1))
+            run.curve.append(dict(zip(CURVE, point, strict=True)))
+            say(
+                f"step {run.step}/{recipe.steps} L{batch.shape[1]} distillation {values[0]:.5f} sparsity "
+                f"{values[1]:.4f} gate {values[2]:.3f} {(tokens - since) / (now - mark):.0f} tokens/s "
+                f"{before + now - begin:.0f}s"
+            )
+            window, mark, since = [], now, tokens
+        if due:
+            run.save()
+            saved = time.monotonic()
+        if late and run.step < recipe.steps:
+            say(f"out of time at step {run.step} of {recipe.steps}; run again to continue")
+            return False
+    run.save()
+    return True
+
+
+def finish(run: Run, held_out: dict[int, np.ndarray], tier: str, provenance: dict[str, Any], say: Say = print) -> None:
+    """Measure the trained gates on held-out rows and write gates, card and rows."""
+    measured = list(validation.measure(run.lm, run.gates, run.recipe, held_out))
+    rows = validation.tidy(measured, tier, run.lm.name, run.recipe, run.trade_off)
+    results.write_rows(list(rows), run.folder / "validation.parquet", provenance)
+    found = {}
+    for threshold in run.recipe.thresholds:
+        of = [m for m in measured if m["threshold"] == threshold]
+        loss, cache = (sum(m[key] for m in of) / len(of) for key in ("loss", "cache"))
+        found[str(threshold)] = {"loss": loss, "cache": cache}
+        say(f"held out, threshold {threshold}: distillation loss {loss:.5f}, normalised cache size {cache:.3f}")
+    run.gates.training = {
+        "lambda": run.trade_off,
+        "recipe": run.recipe.as_dict(),
+        "steps": run.step,
+        "held_out": found,
+    }
+    (run.folder / "README.md").write_text(card(run.gates, run.curve, provenance))
+    run.gates.save(run.folder / "gates.safetensors")  # last: it says that the run is complete
+
+
+def sweep(
+    lm: LoadedModel,
+    recipe: GateRecipe,
+    lambdas: list[float],
+    out: Path,
+    tier: str,
+    provenance: dict[str, Any],
+    workers: int = 0,
+    max_seconds: float = math.inf,
+    say: Say = print,
+) -> bool:
+    """Train the gates of every λ in turn; True when all are complete."""
+    begin = time.monotonic()
+    rows = held_out = None
+    for number, trade_off in enumerate(lambdas, 1):
+        folder = out / f"{trade_off:g}"
+        if (folder / "gates.safetensors").exists():
+            continue
+        run = Run(lm, recipe, trade_off, folder)
+        if rows is None:
+            rows = Rows(recipe, lm.tokenizer, lm.chat)
+            held_out = validation.held_out(recipe, lm.tokenizer, lm.chat)
+
+        def tell(text: str, name: str = f"[{lm.name} lambda {trade_off:g}, {number} of {len(lambdas)}] ") -> None:
+            say(name + text)
+
+        left = max_seconds - (time.monotonic() - begin)
+        if left <= 0 or not train(run, rows.batches(run.step, workers), left, tell):
+            return False
+        finish(run, held_out, tier, provenance, tell)
+    return True
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="name in config/models.yaml, or a directory")
+    parser.add_argument("--recipe", type=Path, required=True, help="YAML with the keys of write_gates")
+    parser.add_argument("--lambdas", type=float, nargs="+", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tier", default="none", help="what the rows name as their tier")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="bfloat16 on a GPU unless given")
+    parser.add_argument("--max-seconds", type=float, default=math.inf)
+    parser.add_argument("--workers", type=int, default=0, help="processes that make rows")
+    args = parser.parse_args(argv)
+    settings = yaml.safe_load(args.recipe.read_text())
+    settings.pop("lambdas", None)
+    recipe = GateRecipe.from_settings(settings)
+    dtype = args.dtype or ("bfloat16" if args.device.startswith("cuda") else "float32")
+    lm = load(args.model, args.device, getattr(torch, dtype))
+    provenance = results.provenance(recipe.as_dict(), args.device, dtype=dtype)
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    done = sweep(lm, recipe, args.lambdas, args.out, args.tier, provenance, args.workers, args.max_seconds, say)
+    say("complete" if done else "incomplete: run again to continue")
+
+
+if __name__ == "__main__":
+    main()
