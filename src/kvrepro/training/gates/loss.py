@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
-from kvrepro.models.capture import decoder
+from kvrepro.models.capture import decoder, decoder_layers
 from kvrepro.models.gate import WriteGates
 from kvrepro.models.gated_attention import Gating, gated
 from kvrepro.models.loading import LoadedModel
@@ -29,6 +32,20 @@ def hidden_states(lm: LoadedModel, ids: torch.Tensor) -> torch.Tensor:
     return decoder(lm.model)(input_ids=ids, use_cache=False).last_hidden_state
 
 
+@contextmanager
+def checkpointed(lm: LoadedModel) -> Iterator[None]:
+    """Forwards inside keep only what enters a layer; the backward, which must lie inside too, computes the rest."""
+    layers = decoder_layers(lm.model)
+    for layer in layers:  # what transformers' own switch sets, without its train mode for the modules inside
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+        layer.gradient_checkpointing = layer.training = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.gradient_checkpointing = layer.training = False
+
+
 def sparsity_loss(gates: Iterable[torch.Tensor], form: str, window: int) -> torch.Tensor:
     """Mean over layers, heads and tokens of g + g(1 - g), gates ``[rows, kv_heads, n]`` (§3.3); ``reach`` is the
     published code's form (:data:`kvrepro.training.gates.recipe.SPARSITIES`)."""
@@ -46,7 +63,7 @@ def step(lm: LoadedModel, gates: WriteGates, recipe: GateRecipe, trade_off: floa
     with torch.no_grad():
         target = hidden_states(lm, ids)
     gating = Gating(gates, recipe.window, recipe.floor, recipe.epsilon)
-    with gated(lm, gating):
+    with gated(lm, gating), checkpointed(lm) if recipe.checkpoint_activations else nullcontext():
         distillation = F.mse_loss(hidden_states(lm, ids).float(), target.float())
         sparsity = sparsity_loss(gating.seen.values(), recipe.sparsity, recipe.window)
         (distillation + trade_off * sparsity).backward()

@@ -27,7 +27,8 @@ class GateRecipe:
     ``lengths`` maps a row length to its share of the steps; a step has ``batch_tokens // length`` rows, at least one.
     ``sources`` are described in :mod:`kvrepro.training.gates.rows`. ``floor`` and ``epsilon`` bound log g
     (:func:`kvrepro.models.gated_attention.distant_bias`), ``sparsity`` is a name of SPARSITIES. ``warmup`` is the share
-    of steps with a rising learning rate, after which a cosine falls to zero. ``validation`` rows of held-out text per
+    of steps with a rising learning rate, after which a cosine falls to zero. ``checkpoint_activations`` computes the
+    layers again in the backward pass, for models that would not fit otherwise. ``validation`` rows of held-out text per
     length measure loss and cache size at each of ``thresholds``.
     """
 
@@ -43,6 +44,7 @@ class GateRecipe:
     floor: str = "epsilon"
     epsilon: float = 1e-6
     sparsity: str = "paper"
+    checkpoint_activations: bool = False
     validation: int = 8
     thresholds: tuple[float, ...] = (0.1,)
     log_every: int = 50
