@@ -229,7 +229,7 @@ def test_the_masks_decide_what_is_held(tiny):
 def test_every_job_of_a_profile_gives_rows(tiny):
     bench = measure.Bench(tiny.profile)
     shape = tiny.shapes["tiny"]
-    jobs = [job for job in end_to_end(tiny.profile) if job.method == "wg_kv"]
+    jobs = [job for job in end_to_end(tiny.profile) if job.method == "wg_kv"][:3]  # the fourth is timed further down
     for job in jobs:
         found = measure.measure(bench, shape, job, seconds=60)
         frame = PROFILE.validate(pd.DataFrame(job_rows(tiny.profile, shape, job, found)))
