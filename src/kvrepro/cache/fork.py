@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from transformers import DynamicCache
 
 from kvrepro.cache.ragged import RaggedLayer, pack
+from kvrepro.cache.recurrent import repeated
 from kvrepro.models.capture import Prefill
 from kvrepro.models.loading import LoadedModel
 
@@ -28,7 +28,7 @@ def fork(lm: LoadedModel, parent: Prefill, kept: list[list[torch.Tensor]]) -> Ch
         values = parent.values[number].expand(rows, -1, -1, -1)
         cache.layers[layer] = RaggedLayer(*pack(keys, values, positions, mask), seen=parent.n)
     for layer in g.gdn_layers:
-        cache.layers[layer] = _copy_states(parent.cache.layers[layer], rows)
+        cache.layers[layer] = repeated([parent.cache.layers[layer]], rows)
     return Children(cache, g.gdn_layers, g.attention_layers)
 
 
@@ -38,7 +38,7 @@ class Children:
     def __init__(self, cache: Any, gdn_layers: tuple[int, ...], attention_layers: tuple[int, ...]):
         self.cache = cache
         self.attention = [cache.layers[i] for i in attention_layers]
-        self._gdn = {i: _copy_states(cache.layers[i], 1) for i in gdn_layers}
+        self._gdn = {i: repeated([cache.layers[i]], 1) for i in gdn_layers}
         for layer in self.attention:
             layer.mark()
 
@@ -47,17 +47,4 @@ class Children:
         for layer in self.attention:
             layer.rewind()
         for i, saved in self._gdn.items():
-            self.cache.layers[i] = _copy_states(saved, 1)
-
-
-def _copy_states(layer: Any, rows: int) -> Any:
-    """A copy of a recurrent cache layer with each row repeated ``rows`` times."""
-    child = copy.copy(layer)
-    for name, value in vars(layer).items():
-        if isinstance(value, dict):
-            setattr(
-                child,
-                name,
-                {k: v.repeat_interleave(rows, 0) if isinstance(v, torch.Tensor) else v for k, v in value.items()},
-            )
-    return child
+            self.cache.layers[i] = repeated([saved], 1)

@@ -6,7 +6,6 @@ as one batch, since on any device a decode step of many rows costs little more t
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 from transformers import DynamicCache
 
 from kvrepro.cache.ragged import EMPTY, RaggedLayer
+from kvrepro.cache.recurrent import repeated
 from kvrepro.errors import InputError
 from kvrepro.labels.utility import ContinuationStates
 from kvrepro.models.attention import observing
@@ -121,18 +121,7 @@ def _joined(lm: LoadedModel, documents: list[Prefill], m: int) -> tuple[Any, int
             positions[rows, :, : p.n] = torch.arange(p.n, device=lm.device)
         cache.layers[layer] = RaggedLayer(keys, values, positions, seen=longest)
     for layer in g.gdn_layers:
-        states = [p.cache.layers[layer] for p in documents]
-        joined = copy.copy(states[0])
-        for name, value in vars(joined).items():
-            if isinstance(value, dict):
-                merged = {
-                    k: torch.cat([getattr(s, name)[k].repeat_interleave(m, 0) for s in states])
-                    if isinstance(v, torch.Tensor)
-                    else v
-                    for k, v in value.items()
-                }
-                setattr(joined, name, merged)
-        cache.layers[layer] = joined
+        cache.layers[layer] = repeated([p.cache.layers[layer] for p in documents], m)
     return cache, longest
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import yaml
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from kvrepro.cache.recurrent import repeated
 from kvrepro.errors import InputError
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.models.attention import observing
@@ -151,5 +151,5 @@ def _unwritten(lm: LoadedModel, prefill: Prefill) -> DynamicCache:
         layer.is_initialized = True
         cache.layers[index] = layer
     for index in g.gdn_layers:
-        cache.layers[index] = copy.deepcopy(prefill.cache.layers[index])
+        cache.layers[index] = repeated([prefill.cache.layers[index]], 1)
     return cache
