@@ -20,9 +20,12 @@ from kvrepro.kernels.vertical_slash import (
 )
 from kvrepro.kernels.vertical_slash_plan import PADDING, compact, compact_reference
 
-SMALL = Tiling(queries=32, keys=32, warps=4, stages=2)
+SMALL = Tiling(queries=64, keys=64, warps=4, stages=2)
 #: The interpreter's cast to bf16 truncates; a GPU's rounds.
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+#: What runs here, with a data type that suits it; the kernel for Hopper cannot be interpreted.
+NAMES = [name for name, tiling in TILINGS.items() if DEVICE == "cuda" or not tiling.hopper]
+SMALL_AND_HOPPER = [(SMALL, torch.float32), *((name, torch.float16) for name in NAMES if TILINGS[name].hopper)]
 KINDS = ["random", "all", "none", "one empty"]
 
 
@@ -53,39 +56,49 @@ def check(q, k, v, admitted, window, **options):
     return out
 
 
+@pytest.mark.parametrize("tiling, dtype", SMALL_AND_HOPPER)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n", EDGES)
-def test_edge_lengths(n, kind):
-    check(*inputs(n, batch=2), mask(kind, 2, 2, n), 21, tiling=SMALL)
+def test_edge_lengths(n, kind, tiling, dtype):
+    check(*inputs(n, d=64, dtype=dtype), mask(kind, 1, 2, n), 21, tiling=tiling)
 
 
+@pytest.mark.parametrize("tiling, dtype", SMALL_AND_HOPPER)
 @pytest.mark.parametrize("window", [1, 31, 32, 33, 100, 1000])
 @pytest.mark.parametrize("granular", [False, True])
-def test_windows(window, granular):
-    check(*inputs(200), mask("random", 1, 2, 200), window, granular=granular, tiling=SMALL)
+def test_windows(window, granular, tiling, dtype):
+    check(*inputs(200, heads=1, d=64, dtype=dtype), mask("random", 1, 1, 200), window, granular=granular, tiling=tiling)
 
 
 @pytest.mark.parametrize("d", [64, 128, 256])
 @pytest.mark.parametrize("group", [1, 3, 4])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_head_widths_groups_and_precisions(d, group, dtype):
-    check(*inputs(150, group=group, d=d, dtype=dtype), mask("random", 1, 2, 150), 40)
+    check(*inputs(130, group=group, d=d, dtype=dtype, heads=1, batch=2), mask("random", 2, 1, 130), 40)
 
 
-@pytest.mark.parametrize("name", TILINGS)
-def test_every_tiling(name):
-    check(*inputs(300, d=128, dtype=torch.float16), mask("random", 1, 2, 300), 40, tiling=name)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_tiling(name, kind):
+    check(*inputs(300, heads=1, d=128, dtype=torch.float16), mask(kind, 1, 2, 300)[:, :1], 40, tiling=name)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("64s2") or name.endswith("64w8s2")])
+def test_wide_heads(name):
+    check(*inputs(300, heads=1, d=256, dtype=torch.float16), mask("random", 1, 1, 300), 40, tiling=name)
 
 
 @pytest.mark.parametrize("t, offset", [(1, None), (1, 0), (65, None), (64, 64), (100, 13)])
 @pytest.mark.parametrize("granular", [False, True])
-def test_queries_at_an_offset(t, offset, granular):
-    check(*inputs(190, t=t), mask("random", 1, 2, 190), 50, offset=offset, granular=granular, tiling=SMALL)
+@pytest.mark.parametrize("tiling, dtype", SMALL_AND_HOPPER)
+def test_queries_at_an_offset(t, offset, granular, tiling, dtype):
+    given = inputs(190, t=t, heads=1, d=64, dtype=dtype)
+    check(*given, mask("random", 1, 1, 190), 50, offset=offset, granular=granular, tiling=tiling)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_and_single_tokens_equal_the_whole(kind):
-    q, k, v = inputs(150)
+    q, k, v = inputs(150, group=1)
     admitted = mask(kind, 1, 2, 150)
     whole = check(q, k, v, admitted, 33, tiling=SMALL)
     edges = [0, 70, 71, 130, 149, 150]
@@ -104,8 +117,8 @@ def test_everything_admitted_is_dense_attention():
 
 
 def test_what_is_not_visible_has_no_influence():
-    q, k, v = inputs(200)
-    admitted = mask("random", 1, 2, 200)
+    q, k, v = inputs(200, heads=1)
+    admitted = mask("random", 1, 1, 200)
     out = vertical_slash_attention(q, k, v, admitted, 30, tiling=SMALL)
     hidden = ~admitted & (torch.arange(200, device=DEVICE) < 100)
     k, v = (torch.where(hidden[..., None], 1e4, x) for x in (k, v))
@@ -114,11 +127,12 @@ def test_what_is_not_visible_has_no_influence():
 
 
 @pytest.mark.parametrize("n", [20, 150])
-def test_memory_of_any_layout(n):
+@pytest.mark.parametrize("tiling", [tiling for tiling, _ in SMALL_AND_HOPPER])
+def test_memory_of_any_layout(n, tiling):
     """Tokens before heads, slices of a longer cache whose rest is NaN, and strides that need a copy."""
-    q, k, v = inputs(n, batch=2, d=64, dtype=torch.float16)
+    q, k, v = inputs(n, batch=2, heads=2, group=1, d=64, dtype=torch.float16)
     admitted = mask("random", 2, 2, n)
-    expected = check(q, k, v, admitted, 30, tiling=SMALL)
+    expected = check(q, k, v, admitted, 30, tiling=tiling)
     turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
     longer = [torch.full((2, x.shape[1], n + 50, 64), float("nan")).to(x) for x in (q, k, v)]
     odd = [torch.full((2, x.shape[1], n, 65), float("nan")).to(x) for x in (q, k, v)]
@@ -126,7 +140,7 @@ def test_memory_of_any_layout(n):
         rest[:, :, :n], one[..., 1:] = x, x
     for same in (turned, [x[:, :, :n] for x in longer], [x[..., 1:] for x in odd]):
         torch.testing.assert_close(
-            vertical_slash_attention(*same, admitted, 30, tiling=SMALL), expected, rtol=0, atol=0
+            vertical_slash_attention(*same, admitted, 30, tiling=tiling), expected, rtol=0, atol=0
         )
 
 

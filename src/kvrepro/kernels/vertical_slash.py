@@ -23,7 +23,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kvrepro.errors import InputError, unknown
-from kvrepro.kernels import vertical_slash_plan
+from kvrepro.kernels import vertical_slash_hopper, vertical_slash_plan
 from kvrepro.kernels.paged_cache import INTERPRETED
 from kvrepro.kernels.vertical_slash_plan import Plan, compact, plan, plan_reference
 
@@ -35,23 +35,30 @@ GRANULE = 64  #: rows that share a window in the granular form of the published 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Compile-time choices: queries and keys per block, warps, and blocks of keys in flight."""
+    """Compile-time choices: queries and keys per block, warps, and blocks of keys in flight.
+
+    hopper: the warp-specialised kernel, for 128 queries of a 16-bit type on a GPU of that architecture. ordered: its
+    two warpgroups take turns at the tensor cores.
+    """
 
     queries: int
     keys: int
     warps: int
     stages: int
+    hopper: bool = False
+    ordered: bool = False
 
 
-#: Tilings by name; the first that fits a head width and element size is the default (:func:`default_tiling`).
+#: Tilings by name.
 TILINGS = {
-    "128x128w8s2": Tiling(128, 128, 8, 2),
+    "hopper 128x128s2 ordered": Tiling(128, 128, 4, 2, hopper=True, ordered=True),
+    "hopper 128x128s2": Tiling(128, 128, 4, 2, hopper=True),
+    "hopper 128x64s2": Tiling(128, 64, 4, 2, hopper=True),
+    "hopper 128x64s4 ordered": Tiling(128, 64, 4, 4, hopper=True, ordered=True),
     "128x128w8s3": Tiling(128, 128, 8, 3),
+    "128x128w8s2": Tiling(128, 128, 8, 2),
     "128x64w8s3": Tiling(128, 64, 8, 3),
     "128x64w8s2": Tiling(128, 64, 8, 2),
-    "64x64w4s2": Tiling(64, 64, 4, 2),
-    "64x128w4s2": Tiling(64, 128, 4, 2),
-    "128x64w4s3": Tiling(128, 64, 4, 3),
     "64x32w4s2": Tiling(64, 32, 4, 2),
 }
 
@@ -130,9 +137,8 @@ def _kernel(
         k = _load(K, k_row + start, k_column, UPCAST)
         s = tl.dot(q, k.T, input_precision="ieee")
         admitted = tl.load(ADMITTED + row * n + column, mask=column < n, other=0) != 0
-        seen = (column[None, :] >= low[:, None]) | admitted[None, :]
-        seen &= column[None, :] <= tl.minimum(rows, end - 1)[:, None]
-        seen &= (column >= low_first)[None, :]
+        reach = tl.where(column < low_first, -1, tl.where(admitted, 1 << 30, column))  # the last low that sees it
+        seen = (reach[None, :] >= low[:, None]) & (column[None, :] <= tl.minimum(rows, end - 1)[:, None])
         s = tl.where(seen, s, float("-inf"))
         v = _load(V, v_row + start, v_column, UPCAST)
         top, total, acc = _update(s, v, top, total, acc, scale)
@@ -157,7 +163,7 @@ def _tiling(tiling: Tiling | str | None, head_dim: int, dtype: torch.dtype) -> T
     return tiling or default_tiling(head_dim, dtype)
 
 
-def _rows(x: torch.Tensor, block: int) -> tuple[TensorDescriptor, tuple[int, int, int]]:
+def _rows(x: torch.Tensor, block: int, hopper: bool) -> tuple[TensorDescriptor, tuple[int, int, int]]:
     """The memory of ``[batch, heads, n, d]`` as a matrix with one token a row, for block loads, and its strides.
 
     Both usual layouts fit without a copy: heads before tokens, and tokens before heads. At least ``block`` rows exist.
@@ -172,7 +178,8 @@ def _rows(x: torch.Tensor, block: int) -> tuple[TensorDescriptor, tuple[int, int
         wide = x.stride(2)
     ends = sum((size - 1) * stride for size, stride in zip(x.shape[:2], x.stride()[:2], strict=True))
     rows = ends // wide + x.shape[2]
-    return TensorDescriptor(x, [rows, wide], [wide, 1], [block, x.shape[3]]), x.stride()[:3]
+    describe = vertical_slash_hopper.descriptor if hopper else TensorDescriptor
+    return describe(x, [rows, wide], [wide, 1], [block, x.shape[3]]), x.stride()[:3]
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, admitted: torch.Tensor, window: int, offset: int) -> None:
@@ -229,17 +236,27 @@ def vertical_slash_attention(
         )
     shape = _tiling(tiling, d, q.dtype)
     keys, values = compact(k, v, plan)
-    (q_rows, q_strides), (k_rows, k_strides), (v_rows, v_strides) = (
-        _rows(x, block) for x, block in ((q, shape.queries), (k, shape.keys), (v, shape.keys))
+    q_block = vertical_slash_hopper.HALF if shape.hopper else shape.queries
+    (q_rows, q_strides), (k_rows, k_strides), (v_rows, v_strides), (key_rows, _), (value_rows, _) = (
+        _rows(x, block, shape.hopper) for x, block in ((q, q_block), *((x, shape.keys) for x in (k, v, keys, values)))
     )
     out = torch.empty(batch, query_heads, t, d, dtype=q.dtype, device=q.device)
-    _kernel[(triton.cdiv(t, shape.queries) * batch * query_heads,)](
-        q_rows, _rows(keys, shape.keys)[0], _rows(values, shape.keys)[0], k_rows, v_rows,
-        admitted.contiguous().view(torch.uint8), plan.counts, out, t, n, offset, window, keys.shape[2], query_heads,
-        (scale or d**-0.5) * math.log2(math.e), *q_strides, *k_strides, *v_strides,
-        GROUP=query_heads // kv_heads, D=d, BM=shape.queries, BN=shape.keys, GRANULE=GRANULE if granular else 1,
-        UPCAST=INTERPRETED, num_warps=shape.warps, num_stages=shape.stages,
+    programs = triton.cdiv(t, shape.queries) * batch * query_heads
+    arguments = (
+        q_rows, key_rows, value_rows, k_rows, v_rows, admitted.contiguous().view(torch.uint8), plan.counts, out,
+        t, n, offset, window, keys.shape[2], query_heads, (scale or d**-0.5) * math.log2(math.e),
+        *q_strides, *k_strides, *v_strides,
     )  # fmt: skip
+    shared = {"GROUP": query_heads // kv_heads, "D": d, "BN": shape.keys, "GRANULE": GRANULE if granular else 1}
+    if shape.hopper:
+        vertical_slash_hopper.kernel[(programs,)](
+            *arguments, **shared, STAGES=shape.stages, ORDERED=shape.ordered, num_warps=shape.warps,
+            maxnreg=vertical_slash_hopper.REGISTERS,
+        )  # fmt: skip
+    else:
+        _kernel[(programs,)](
+            *arguments, **shared, BM=shape.queries, UPCAST=INTERPRETED, num_warps=shape.warps, num_stages=shape.stages
+        )
     return out
 
 

@@ -46,15 +46,18 @@ class GateTiling:
     stages: int = 3
 
 
-#: Tilings by name, the default first.
+#: Tilings by name.
 TILINGS = {
     "128x64w8s3": GateTiling(),
     "128x128w8s2": GateTiling(128, 128, 8, 2),
     "128x32w8s4": GateTiling(128, 32, 8, 4),
     "64x64w4s3": GateTiling(64, 64, 4, 3),
     "128x64w4s3": GateTiling(128, 64, 4, 3),
+    "16x64w4s4": GateTiling(16, 64, 4, 4),
+    "16x32w4s6": GateTiling(16, 32, 4, 6),
+    "16x128w8s3": GateTiling(16, 128, 8, 3),
 }
-_FEW = GateTiling(16, 32, 2, 2)  # decoding: one token per row
+_MANY, _FEW = TILINGS["128x64w8s3"], TILINGS["16x64w4s4"]  # a prefill; decoding, with one token per row
 
 
 @triton.jit
@@ -64,7 +67,7 @@ def _normalised(x, weight, eps, D: tl.constexpr):
     return (x32 * scale[:, None] * weight.to(tl.float32)[None, :]).to(x.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "heads"])
 def _kernel(
     PRE, POST, NORM_PRE, NORM_POST, W1, B1, W2, B2, GATES, n, heads, hidden, eps,
     pre_batch, pre_head, pre_token, post_batch, post_head, post_token,
@@ -139,7 +142,7 @@ def write_gate(
     """
     _check(keys_pre_rope, keys, weights)
     batch, heads, n, d = keys.shape
-    tiling = tiling or (_FEW if n <= _FEW.tokens else TILINGS["128x64w8s3"])
+    tiling = tiling or (_FEW if n <= _FEW.tokens else _MANY)
     pre, post = (x if x.stride(3) == 1 else x.contiguous() for x in (keys_pre_rope, keys))
     gates = torch.empty(batch, heads, n, dtype=torch.float32, device=keys.device)
     arrays = (weights.norm_pre, weights.norm_post, weights.w1, weights.b1, weights.w2, weights.b2)

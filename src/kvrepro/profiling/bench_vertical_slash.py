@@ -22,7 +22,7 @@ from kvrepro.kernels.vertical_slash import TILINGS, plan, vertical_slash_attenti
 from kvrepro.kernels.vertical_slash_plan import compact
 from kvrepro.profiling.attention import BACKENDS, dense_attention
 from kvrepro.profiling.ceilings import matrix_product, streaming_read
-from kvrepro.profiling.clock import median_seconds
+from kvrepro.profiling.clock import captured, median_seconds
 from kvrepro.profiling.masks import random_admission
 
 QUERY_HEADS, KV_HEADS, DIM, WINDOW, KEPT = 32, 8, 128, 256, 0.25
@@ -172,15 +172,19 @@ def measure_gate(bench: Bench, n: int, hidden: int, ceilings: tuple[float, float
     )
     _, pre, keys, _ = tensors(bench, n, KEPT)
     flops = 2.0 * KV_HEADS * n * hidden * (2 * DIM + 1)
-    moved = KV_HEADS * n * (2 * DIM * DTYPE.itemsize + 4)
+    moved = KV_HEADS * n * (2 * DIM * DTYPE.itemsize + 4) + weights.w1.nbytes
+    calls = max(1, 1024 // n)  # in one CUDA graph, so that the launch of a short one does not count
     floor = max(flops / product, moved / stream)
     for name, tiling in gate.TILINGS.items():
+        if (tiling.tokens > 16) != (n > 16):
+            continue
 
         def call(tiling=tiling) -> dict:
             few = slice(0, 2048)
             out = gate.write_gate(pre[:, :, few], keys[:, :, few], weights, tiling=tiling)
             expected = gate.write_gate_reference(pre[:, :, few], keys[:, :, few], weights)
-            seconds = bench.seconds(lambda: gate.write_gate(pre, keys, weights, tiling=tiling))
+            many = lambda: [gate.write_gate(pre, keys, weights, tiling=tiling) for _ in range(calls)]  # noqa: E731
+            seconds = bench.seconds(captured(many, bench.device)) / calls
             return {
                 "ms": seconds * 1e3,
                 "tflops": flops / seconds / 1e12,
@@ -204,6 +208,7 @@ def run(bench: Bench, options: argparse.Namespace) -> None:
     product, stream = matrix_product(bench.device, DTYPE), streaming_read(bench.device)
     for hidden in (512, 192):
         measure_gate(bench, options.tokens, hidden, (product, stream))
+        measure_gate(bench, 1, hidden, (product, stream))
     for n in options.lengths:
         measure_dense(bench, n)
         for name in ranked[:2]:
