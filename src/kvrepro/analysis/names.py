@@ -56,3 +56,12 @@ ALLOCATIONS = {
     "exponent_0.5": "gate to the power 0.5",
     "exponent_1.5": "gate to the power 1.5",
 }
+
+#: The rules and tasks of the allocation ablation (Table 4, Figure 13), by benchmark.
+ALLOCATION_ABLATION = ("gate_proportional", "flat", "pyramid")
+ABLATION = {"scbench": ("kv", "qa_eng", "many_shot"), "ruler": ("cwe", "niah_multiquery", "niah_multivalue")}
+ABLATION_TASKS = tuple(task for tasks in ABLATION.values() for task in tasks)
+
+#: The RULER tasks of Table 6 and Appendix D, and those of them that stay solvable at the smallest budget there.
+FIVE_TASKS = ("niah_single_1", "niah_multikey_3", "qa_1", "cwe", "vt")
+SOLVABLE_TASKS = tuple(task for task in FIVE_TASKS if task != "niah_multikey_3")

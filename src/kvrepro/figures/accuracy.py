@@ -1,4 +1,4 @@
-"""Accuracy under eviction: GateSight Figure 4 (means over tasks) and Figure 11 (every task)."""
+"""Accuracy under eviction: GateSight Figure 4 (means over tasks) and Figures 9 to 12 (every task), on any benchmark."""
 
 from __future__ import annotations
 
@@ -11,36 +11,39 @@ from matplotlib.figure import Figure
 
 from kvrepro.analysis.accuracy import Accuracy, accuracy, methods
 from kvrepro.analysis.bootstrap import FEW
-from kvrepro.figures.style import COLUMN, PAGE, caption, look, model_title
+from kvrepro.figures.style import COLUMN, METHODS, PAGE, Look, about, caption, look, model_title
 from kvrepro.results import DENSE
 
+BENCHMARKS = {"ruler": "RULER", "scbench": "SCBench"}  #: titles, by experiment
 
-def figure_4b(rows: pd.DataFrame, lab: bool = False) -> Figure:
+
+def mean_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
     """Accuracy in percent against the kept fraction, mean over the tasks, one line a method, the unpruned model dashed.
 
-    Reads method, budget, task, item, metric, value, n_tokens, ok and failed_checks of one model's accuracy rows.
+    Reads experiment, method, budget, task, item, metric, value, n_tokens, ok and failed_checks of one model's accuracy
+    rows on one benchmark.
     """
     result = accuracy(rows)
     figure, axes = plt.subplots(figsize=(COLUMN, 2.5), layout="constrained")
-    _lines(axes, result, methods(rows))
-    _axes(axes, result)
+    lines(axes, result, methods(rows))
+    kept_axis(axes, result)
     axes.set_ylabel("accuracy (%)")
-    axes.set_title(f"{model_title(rows['model'].iloc[0], lab)}, RULER {_length(rows)}")
+    axes.set_title(f"{model_title(rows['model'].iloc[0], lab)}, {_benchmark(rows)}")
     axes.legend(loc="lower right")
     caption(figure, _note(result, rows, lab), COLUMN)
     return figure
 
 
-def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
-    """The panels of Figure 4b task by task, in the order of the rows."""
+def task_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
+    """The lines of :func:`mean_accuracy` task by task, in the order of the rows."""
     overall = accuracy(rows)
     tasks = overall.tasks
     columns = min(5, len(tasks))
-    lines = math.ceil((len(tasks) + 1) / columns)  # one more for the legend
+    height = math.ceil((len(tasks) + 1) / columns)  # one more for the legend
     figure, grid = plt.subplots(
-        lines,
+        height,
         columns,
-        figsize=(PAGE, 1.35 * lines + 0.3),
+        figsize=(PAGE, 1.35 * height + 0.3),
         layout="constrained",
         sharex=True,
         sharey=True,
@@ -49,8 +52,8 @@ def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
     panels = list(grid.flat)
     for axes, task in zip(panels, tasks, strict=False):
         result = accuracy(rows, [task])
-        _lines(axes, result, methods(rows))
-        _axes(axes, result)
+        lines(axes, result, methods(rows))
+        kept_axis(axes, result)
         axes.set_title(task, fontsize=6.5)
         axes.tick_params(labelbottom=True)
         axes.set_ylim(-3, 103)
@@ -61,20 +64,24 @@ def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
     panels[len(tasks)].legend(*panels[0].get_legend_handles_labels(), loc="center", handlelength=2.5)
     for axes in panels[:-columns]:
         axes.set_xlabel("")
-    figure.suptitle(f"{model_title(rows['model'].iloc[0], lab)}, RULER {_length(rows)} by task", fontsize=7.5)
+    figure.suptitle(f"{model_title(rows['model'].iloc[0], lab)}, {_benchmark(rows)} by task", fontsize=7.5)
     caption(figure, _note(overall, rows, lab, panels=True), PAGE)
     return figure
 
 
-def _lines(axes: Axes, result: Accuracy, names: list[str]) -> None:
-    """One line with its intervals per method, and the unpruned model as a dashed line."""
+figure_4a = figure_4b = mean_accuracy  # the benchmark is that of the rows
+figure_9 = figure_11 = task_accuracy  # and Figures 10 and 12 for a tier's second model
+
+
+def lines(axes: Axes, result: Accuracy, names: list[str], known: dict[str, Look] = METHODS) -> None:
+    """One line with its intervals per method, looking as in ``known``, and the unpruned model as a dashed line."""
     table = result.table()
     dense = table[table["method"] == DENSE]
     if len(dense):
         axes.axhline(dense["accuracy"].iloc[0], color="black", linestyle="--", linewidth=0.9, label=look(DENSE).label)
     for name in names:
         line = table[table["method"] == name].sort_values("budget")
-        style = look(name)
+        style = look(name, known)
         axes.fill_between(line["budget"], line["low"], line["high"], color=style.color, alpha=0.15, linewidth=0)
         axes.plot(
             line["budget"],
@@ -86,7 +93,8 @@ def _lines(axes: Axes, result: Accuracy, names: list[str]) -> None:
         )
 
 
-def _axes(axes: Axes, result: Accuracy) -> None:
+def kept_axis(axes: Axes, result: Accuracy) -> None:
+    """The axis of kept fractions, and of percent as far down as the lines go."""
     axes.set_xlabel("kept fraction")
     axes.set_xlim(0.05, 1.05)
     axes.set_xticks([0.1, 0.4, 0.7, 1.0])
@@ -94,14 +102,16 @@ def _axes(axes: Axes, result: Accuracy) -> None:
     axes.set_ylim(max(-3, low - 5), 103)
 
 
-def _length(rows: pd.DataFrame) -> str:
-    """Longest context in round numbers of tokens."""
-    return f"{int(math.ceil(rows['n_tokens'].max() / 512) * 512):,}".replace(",", "")
+def _benchmark(rows: pd.DataFrame) -> str:
+    """Title of the benchmark; RULER's, whose items are of one length, with the longest context in round numbers."""
+    name = rows["experiment"].iloc[0]
+    title = BENCHMARKS.get(name, name)
+    return f"{title} {math.ceil(rows['n_tokens'].max() / 512) * 512}" if name == "ruler" else title
 
 
 def _note(result: Accuracy, rows: pd.DataFrame, lab: bool, panels: bool = False) -> str:
     model = rows["model"].iloc[0]
-    who = f"{model} is a small model trained for this suite; its accuracies are not the paper's. " if lab else ""
+    who = f"{about(model, lab)}Its accuracies are not the paper's. " if lab else ""
     tasks = f"{len(result.tasks)} tasks" if len(result.tasks) > 1 else "one task"
     pooled = "" if result.items >= FEW or panels else ", items of all tasks resampled together"
     return (

@@ -107,6 +107,11 @@ def model_title(model: str, lab: bool) -> str:
     return f"{model} (lab model)" if lab else model
 
 
+def about(model: str, lab: bool) -> str:
+    """The sentence with which a caption begins when the model is a lab model."""
+    return f"{model} is a small model trained for this suite. " if lab else ""
+
+
 def caption(figure: Figure, text: str, width: float) -> None:
     """Small print under a figure: what was averaged, what the bars are, what was left out."""
     characters = int(width * 24)
