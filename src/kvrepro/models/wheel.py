@@ -94,7 +94,7 @@ def _forget_versions(config: Path) -> None:
 def _card(name: str, spec: Mapping[str, Any]) -> str:
     wheel = spec["wheel"]
     return (
-        f"# {name}\n\nDe-quantised from `{wheel['file']}` of the Python package {wheel['package']} {wheel['version']}.\n"
+        f"# {name}\n\nDe-quantised from `{wheel['file']}` (Python package {wheel['package']} {wheel['version']}).\n"
         f"SHA-256 of that file: {wheel['sha256']}.\nLicence of the weights: {wheel['licence']}.\n"
     )
 
