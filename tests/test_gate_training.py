@@ -51,7 +51,7 @@ def recipe(corpus):
 
 def untrained(lm, recipe) -> WriteGates:
     layers = initial(lm.geometry, recipe.hidden(lm.geometry.head_dim))
-    return WriteGates(layers, lm.geometry, lm.fingerprint, lm.name, recipe.window)
+    return WriteGates(layers, lm.geometry, lm.fingerprint, lm.name, recipe.window, 0.3)
 
 
 def test_the_objective_by_hand(tiny_dense, recipe, tokens):
@@ -160,10 +160,18 @@ def test_a_sweep_trains_writes_and_resumes(tiny_dense, recipe, tmp_path):
         gates = load_gates(folder / "gates.safetensors", tiny_dense)
         sizes[name] = gates.training["held_out"]["0.1"]["cache"]
         curve = pd.read_csv(folder / "loss.csv")
-        assert gates.window == 8 and gates.training["lambda"] == float(name) and curve["step"].iloc[-1] == 30
+        assert gates.window == 8 and gates.trade_off == float(name) and curve["step"].iloc[-1] == 30
         rows = pd.read_parquet(folder / "validation.parquet")
         assert len(rows) == 2 * 2 * 2 and rows["budget"].between(0, 1).all()
         assert f"λ = {name}" in (folder / "README.md").read_text()
+    both = tmp_path / "whole" / "gates.safetensors"
+    again = load_gates(both, tiny_dense, 3.0).layers.state_dict()
+    assert all(torch.equal(x, again[name]) for name, x in gates.layers.state_dict().items())
+    assert len(pd.read_parquet(tmp_path / "whole" / "validation.parquet")) == 2 * 8
+    with pytest.raises(InputError, match=r"several lambdas; choose one of 0, 3\."):
+        load_gates(both, tiny_dense)
+    with pytest.raises(InputError, match=r"no gates of lambda 0\.5; choose one of 0, 3"):
+        load_gates(both, tiny_dense, 0.5)
     assert curve["sparsity"].iloc[-1] < curve["sparsity"].iloc[0], "the loss on gates falls"
     assert sizes["3"] < sizes["0"], "a larger lambda holds less"
     assert any("step 4/30" in line for line in said)

@@ -13,7 +13,7 @@ from kvrepro.kernels import gate_gradient as gradient
 from kvrepro.kernels.write_gate import GateWeights, write_gate_reference
 from kvrepro.models.attention import NAME
 from kvrepro.models.capture import decoder, decoder_layers
-from kvrepro.models.gate import WriteGates, initial, load_gates
+from kvrepro.models.gate import WriteGates, initial, load_gates, save_gates
 from kvrepro.models.gated_attention import (
     Gating,
     distant_bias,
@@ -27,7 +27,7 @@ from kvrepro.models.loading import LoadedModel
 
 
 def gates_of(lm, window=8, hidden=12, seed=0) -> WriteGates:
-    return WriteGates(initial(lm.geometry, hidden, seed), lm.geometry, lm.fingerprint, lm.name, window)
+    return WriteGates(initial(lm.geometry, hidden, seed), lm.geometry, lm.fingerprint, lm.name, window, 0.08)
 
 
 @pytest.fixture(scope="module")
@@ -201,14 +201,16 @@ def test_hard_gates_hide_what_is_refused(tiny_dense, tokens):
 
 def test_gates_are_loaded_for_their_model_only(tiny_dense, tiny_hybrid, tmp_path):
     gates, path = gates_of(tiny_dense), tmp_path / "gates.safetensors"
-    gates.training = {"lambda": 0.08}
-    gates.save(path)
+    gates.training = {"steps": 3}
+    save_gates([gates], path)
     again = load_gates(path, tiny_dense)
-    assert again.window == 8 and again.training == {"lambda": 0.08}
+    assert (again.window, again.trade_off, again.training) == (8, 0.08, {"steps": 3})
     for a, b in zip(gates.layers.state_dict().values(), again.layers.state_dict().values(), strict=True):
         assert torch.equal(a, b)
     with pytest.raises(InputError, match="was made for another model"):
         load_gates(path, tiny_hybrid)
+    with pytest.raises(InputError, match="do not go into one file"):
+        save_gates([gates, gates_of(tiny_hybrid)], path)
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(InputError, match="truncated or corrupt"):
         load_gates(path, tiny_dense)

@@ -6,6 +6,7 @@ one kernel is :mod:`kvrepro.kernels.write_gate`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from kvrepro import tensorfile
+from kvrepro.errors import InputError
 from kvrepro.models.geometry import Geometry
 from kvrepro.models.loading import LoadedModel
 
@@ -74,8 +76,8 @@ def initial(geometry: Geometry, hidden: int, seed: int = 0) -> torch.nn.ModuleLi
 class WriteGates:
     """Gates of a model with what they were trained on.
 
-    ``window`` is the local window they were trained with, and ``training`` what their card says: data, recipe, the
-    trade-off ``lambda``, and losses.
+    ``window`` is the local window they were trained with, ``trade_off`` their λ (§3.3), and ``training`` what their
+    card says: recipe and losses.
     """
 
     layers: torch.nn.ModuleList
@@ -83,6 +85,7 @@ class WriteGates:
     fingerprint: str
     model: str
     window: int
+    trade_off: float
     training: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -98,36 +101,50 @@ class WriteGates:
         """The gates of a layer, counted over all layers of the model."""
         return self.layers[self.geometry.attention_layers.index(layer)]
 
-    def save(self, path: str | Path) -> None:
-        """Write weights and metadata as safetensors."""
-        meta = {
-            "kind": KIND,
-            "model": self.model,
-            "fingerprint": self.fingerprint,
-            "geometry": self.geometry.as_dict(),
-            "hidden": self.hidden,
-            "window": self.window,
-            "training": self.training,
-        }
-        tensorfile.write(path, dict(self.layers.state_dict()), meta)
+
+def save_gates(sweep: Sequence[WriteGates], path: str | Path) -> None:
+    """Write the gates of one model, trained with one or several λ, to one safetensors file."""
+    first, tensors, about = sweep[0], {}, {}
+    for gates in sweep:
+        if gates.fingerprint != first.fingerprint:
+            raise InputError(f"gates of {first.model} and {gates.model} do not go into one file; write one a model.")
+        name = f"{gates.trade_off:g}"
+        about[name] = {"hidden": gates.hidden, "window": gates.window, "training": gates.training}
+        tensors |= {f"{name}/{key}": x for key, x in gates.layers.state_dict().items()}
+    meta = {
+        "kind": KIND,
+        "model": first.model,
+        "fingerprint": first.fingerprint,
+        "geometry": first.geometry.as_dict(),
+        "sweep": about,
+    }
+    tensorfile.write(path, tensors, meta)
 
 
-def load_gates(path: str | Path, lm: LoadedModel) -> WriteGates:
-    """Gates of a model from their file, on the model's device and in its type.
+def load_gates(path: str | Path, lm: LoadedModel, trade_off: float | None = None) -> WriteGates:
+    """Gates of a model from their file, on the model's device; those of one λ where there are several.
 
-    Raises InputError when the file is missing, corrupt, or of a model with another geometry or other weights.
+    Raises InputError when the file is missing, corrupt, of a model with another geometry or other weights, or has no
+    gates of that λ.
     """
     file = tensorfile.TensorFile(path, KIND, REMEDY)
     file.belongs_to(lm.fingerprint, lm.geometry.as_dict())
-    layers = initial(lm.geometry, file.meta["hidden"])
-    found = {name: file.read(name) for name in layers.state_dict()}
-    for name, x in found.items():
+    sweep = file.meta["sweep"]
+    if trade_off is None and len(sweep) > 1:
+        raise InputError(f"{path} has gates of several lambdas; choose one of {', '.join(sweep)}.")
+    name = next(iter(sweep)) if trade_off is None else f"{trade_off:g}"
+    if name not in sweep:
+        raise InputError(f"{path} has no gates of lambda {name}; choose one of {', '.join(sweep)}, or train them.")
+    about = sweep[name]
+    layers = initial(lm.geometry, about["hidden"])
+    found = {key: file.read(f"{name}/{key}") for key in layers.state_dict()}
+    for key, x in found.items():
         if not torch.isfinite(x).all():
-            raise file.fault(f"holds values of {name} that are not finite")
+            raise file.fault(f"holds values of {key} that are not finite")
     try:
         layers.load_state_dict(found)
     except RuntimeError as error:
         raise file.fault("holds tensors of another shape than its metadata says") from error
-    layers.to(lm.device, lm.dtype).requires_grad_(False)
-    meta = file.meta
-    return WriteGates(layers, lm.geometry, lm.fingerprint, meta["model"], meta["window"], meta["training"])
+    layers.to(lm.device).requires_grad_(False)
+    meta = file.meta["model"], about["window"], float(name), about["training"]
+    return WriteGates(layers, lm.geometry, lm.fingerprint, *meta)

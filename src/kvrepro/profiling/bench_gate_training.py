@@ -43,6 +43,7 @@ SMOLLM2 = {
     "tie_word_embeddings": True,
 }
 COLUMNS = ("length", "rows", "what", "seconds", "tokens_per_second", "peak_gib", "overhead", "peak_ratio")
+TRADE_OFF = 0.08
 LIMIT = 0.02  #: relative error of bf16 above which Write-Gated Attention counts as wrong
 
 
@@ -104,13 +105,13 @@ def bench(lm: LoadedModel, sizes: list[tuple[int, int]], window: int, repeats: i
             window=window, expansion=1.5, steps=1, lengths={length: 1}, batch_tokens=length * rows, sources=[]
         )
         layers = initial(lm.geometry, recipe.hidden(lm.geometry.head_dim)).to(device)
-        gates = WriteGates(layers, lm.geometry, lm.fingerprint, lm.name, window)
+        gates = WriteGates(layers, lm.geometry, lm.fingerprint, lm.name, window, TRADE_OFF)
         optimizer = torch.optim.AdamW(layers.parameters(), fused=lm.device.type == "cuda")
         ids = torch.randint(lm.geometry.vocab, (rows, length), generator=torch.Generator().manual_seed(0)).to(device)
 
         def with_gates(gates=gates, recipe=recipe, ids=ids, optimizer=optimizer) -> None:
             optimizer.zero_grad(set_to_none=True)
-            step(lm, gates, recipe, 0.08, ids)
+            step(lm, gates, recipe, TRADE_OFF, ids)
             optimizer.step()
 
         base: tuple[float, float] | None = None

@@ -12,7 +12,7 @@ def card(gates: WriteGates, curve: list[dict], provenance: dict[str, Any]) -> st
     training, g = gates.training, gates.geometry
     recipe = training["recipe"]
     lines = [
-        f"# Write gates of {gates.model}, λ = {training['lambda']:g}",
+        f"# Write gates of {gates.model}, λ = {gates.trade_off:g}",
         "",
         "Gates of WG-KV §3.2: they decide from a key which entries are written beyond the local window. They are of no",
         "use for any other weights; loading checks that.",

@@ -3,6 +3,7 @@
 FILE holds the section ``write_gates`` of a config. For each λ the folder ``RUN/<λ>`` gets ``gates.safetensors`` with
 its card ``README.md``, the loss curve ``loss.csv`` and held-out losses ``validation.parquet``. A run continues from its
 checkpoint by itself, and what is complete is left alone. With ``--max-seconds`` it stops in time with code 0.
+When all are complete, ``RUN/gates.safetensors`` holds the whole sweep and ``RUN/validation.parquet`` all its rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import yaml
 
 from kvrepro import results
 from kvrepro.errors import InputError
-from kvrepro.models.gate import WriteGates, initial
+from kvrepro.models.gate import WriteGates, initial, load_gates, save_gates
 from kvrepro.models.loading import LoadedModel, load
 from kvrepro.training.gates import validation
 from kvrepro.training.gates.card import card
@@ -29,6 +30,7 @@ from kvrepro.training.gates.loss import step
 from kvrepro.training.gates.recipe import GateRecipe
 from kvrepro.training.gates.rows import Rows
 
+GATES = "gates.safetensors"
 CURVE = ("step", "length", "distillation", "sparsity", "gate", "tokens", "seconds")
 Say = Callable[[str], None]
 
@@ -42,7 +44,7 @@ class Run:
         self.lm, self.recipe, self.trade_off, self.folder = lm, recipe, trade_off, folder
         self.identity = recipe.identity(lm.fingerprint, trade_off)
         layers = initial(lm.geometry, recipe.hidden(lm.geometry.head_dim), recipe.seed).to(lm.device)
-        self.gates = WriteGates(layers, lm.geometry, lm.fingerprint, lm.name, recipe.window)
+        self.gates = WriteGates(layers, lm.geometry, lm.fingerprint, lm.name, recipe.window, trade_off)
         cuda = lm.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
             layers.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=cuda
@@ -152,13 +154,12 @@ def finish(run: Run, held_out: dict[int, np.ndarray], tier: str, provenance: dic
         found[str(threshold)] = {"loss": loss, "cache": cache}
         say(f"held out, threshold {threshold}: distillation loss {loss:.5f}, normalised cache size {cache:.3f}")
     run.gates.training = {
-        "lambda": run.trade_off,
         "recipe": run.recipe.as_dict(),
         "steps": run.step,
         "held_out": found,
     }
     (run.folder / "README.md").write_text(card(run.gates, run.curve, provenance))
-    run.gates.save(run.folder / "gates.safetensors")  # last: it says that the run is complete
+    save_gates([run.gates], run.folder / GATES)  # last: it says that the run is complete
 
 
 def sweep(
@@ -177,7 +178,7 @@ def sweep(
     rows = held_out = None
     for number, trade_off in enumerate(lambdas, 1):
         folder = out / f"{trade_off:g}"
-        if (folder / "gates.safetensors").exists():
+        if (folder / GATES).exists():
             continue
         run = Run(lm, recipe, trade_off, folder)
         if rows is None:
@@ -191,6 +192,10 @@ def sweep(
         if left <= 0 or not train(run, rows.batches(run.step, workers), left, tell):
             return False
         finish(run, held_out, tier, provenance, tell)
+    folders = [out / f"{trade_off:g}" for trade_off in lambdas]
+    save_gates([load_gates(folder / GATES, lm) for folder in folders], out / GATES)
+    rows = results.read_rows(folder / "validation.parquet" for folder in folders)
+    results.write_rows(rows, out / "validation.parquet", provenance)
     return True
 
 
