@@ -64,15 +64,14 @@ def test_edge_lengths(n, kind, tiling, dtype):
 
 
 @pytest.mark.parametrize("tiling, dtype", SMALL_AND_HOPPER)
-@pytest.mark.parametrize("window", [1, 31, 32, 33, 100, 1000])
+@pytest.mark.parametrize("window", [1, 63, 65, 1000])
 @pytest.mark.parametrize("granular", [False, True])
 def test_windows(window, granular, tiling, dtype):
     check(*inputs(200, heads=1, d=64, dtype=dtype), mask("random", 1, 1, 200), window, granular=granular, tiling=tiling)
 
 
-@pytest.mark.parametrize("d", [64, 128, 256])
-@pytest.mark.parametrize("group", [1, 3, 4])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("d, group", [(64, 1), (128, 4), (256, 3)])
 def test_head_widths_groups_and_precisions(d, group, dtype):
     check(*inputs(130, group=group, d=d, dtype=dtype, heads=1, batch=2), mask("random", 2, 1, 130), 40)
 

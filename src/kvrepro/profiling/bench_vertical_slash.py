@@ -28,6 +28,7 @@ from kvrepro.profiling.masks import random_admission
 QUERY_HEADS, KV_HEADS, DIM, WINDOW, KEPT = 32, 8, 128, 256, 0.25
 SAMPLED = 48  #: query rows of every head that are compared with float32
 LIMIT = 1e-2  #: relative error of bf16 above which a kernel counts as wrong
+CALLS = 64  #: of a short kernel in one CUDA graph, so that launches do not count
 DTYPE = torch.bfloat16
 
 
@@ -173,7 +174,7 @@ def measure_gate(bench: Bench, n: int, hidden: int, ceilings: tuple[float, float
     _, pre, keys, _ = tensors(bench, n, KEPT)
     flops = 2.0 * KV_HEADS * n * hidden * (2 * DIM + 1)
     moved = KV_HEADS * n * (2 * DIM * DTYPE.itemsize + 4) + weights.w1.nbytes
-    calls = max(1, 1024 // n)  # in one CUDA graph, so that the launch of a short one does not count
+    calls = max(1, CALLS // n)
     floor = max(flops / product, moved / stream)
     for name, tiling in gate.TILINGS.items():
         if (tiling.tokens > 16) != (n > 16):
