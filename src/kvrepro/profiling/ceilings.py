@@ -20,7 +20,7 @@ def _read(X, OUT, per_program, BLOCK: tl.constexpr):
     acc = tl.zeros([BLOCK], tl.int32)
     for at in tl.range(0, per_program, BLOCK, num_stages=4):
         acc ^= tl.load(X + start + at + tl.arange(0, BLOCK))
-    tl.store(OUT + tl.program_id(0), tl.xor_sum(acc, 0))
+    tl.store(OUT + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), acc)  # a thousandth of what is read
 
 
 def streaming_read(device: str, size: int = READ, repeats: int = 10) -> float:
@@ -31,7 +31,7 @@ def streaming_read(device: str, size: int = READ, repeats: int = 10) -> float:
 
 
 def _read_rate(x: torch.Tensor, programs: int, block: int, warps: int, repeats: int) -> float:
-    out = torch.empty(programs, dtype=torch.int32, device=x.device)
+    out = torch.empty(programs * block, dtype=torch.int32, device=x.device)
     per_program = len(x) // (programs * block) * block
 
     def call():

@@ -117,13 +117,14 @@ def _timer(bench: Bench) -> Callable[[Callable], tuple[float, str]]:
 def _in_graph(bench: Bench, call: Callable[[], object]) -> tuple[float, str]:
     """Seconds of a call among GRAPH_CALLS of one CUDA graph."""
 
+    number, repeats = (GRAPH_CALLS, 5) if bench.device.startswith("cuda") else (1, 1)
+
     def calls():
-        for _ in range(GRAPH_CALLS):
+        for _ in range(number):
             call()
 
-    repeats = 5 if bench.device.startswith("cuda") else 1
-    seconds = median_seconds(captured(calls, bench.device), bench.device, repeats) / GRAPH_CALLS
-    return seconds, f"median of {repeats} graphs of {GRAPH_CALLS} calls"
+    seconds = median_seconds(captured(calls, bench.device), bench.device, repeats) / number
+    return seconds, f"median of {repeats} graphs of {number} calls"
 
 
 def _cache(profile: Profile, bench: Bench, admitted: torch.Tensor, copies: int = 1) -> DualCache:
