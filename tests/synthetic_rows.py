@@ -71,7 +71,7 @@ def predictor_rows(
 ) -> pd.DataFrame:
     """Every metric of a predictor is its level (rising through PREDICTORS by default) plus a little per document and
     layer; label checks, gates and the example document are there too."""
-    level = level or {name: (i + 1) / 20 for i, name in enumerate(PREDICTORS)}
+    level = level or {name: (i + 1) / 20 for i, name in enumerate([*PREDICTORS, "v"])}
     rng = np.random.default_rng(0)
     same = {"paper": "gatesight", "tier": "quick", "model": model, "budget": np.nan, "seed": 0}
     rows = []

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from profile_rows import profile_rows
+from synthetic_observations import observation_rows
 from synthetic_rows import accuracy_rows, predictor_rows
 
 from kvrepro.analysis.bootstrap import DRAWS, FEW, Estimate
@@ -33,7 +34,8 @@ LEAD = {"metric": "overlap@10", "corpus": ["sft-code", "stdlib"]}
 @pytest.fixture(scope="module")
 def evidence():
     accuracy = accuracy_rows(METHODS, tasks=TASKS, kept=ALL, n_tokens=4000)
-    rows = pd.concat([accuracy, predictor_rows(corpora=("kjv", "maths", "stdlib"))], ignore_index=True)
+    predictors = predictor_rows(corpora=("kjv", "maths", "stdlib"))
+    rows = pd.concat([accuracy, predictors, observation_rows()], ignore_index=True)
     return Evidence("lab-hybrid", rows)
 
 

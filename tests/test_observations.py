@@ -286,7 +286,7 @@ def test_the_papers_shape():
     )  # fmt: skip
     found = shape(paper, 6, 64)
     assert (found["networks"], found["inputs"], found["inputs_first_layer"]) == (64, 867, 435)
-    assert found["cache_per_token"] == 64 * 1024
+    assert found["cache_per_token"] == 64 * 1024 and found["pyramid_least"] == 4
     assert found["state"] / found["cache_per_token"] == pytest.approx(2400, rel=0.05)
     assert 100_000 * found["cache_per_token"] / found["state"] == pytest.approx(42, rel=0.05)
     counts = [parameters(paper, w, 64) / 1e6 for w in (3, 6, 9, 12)]

@@ -6,6 +6,7 @@ import pandas as pd
 
 from kvrepro.analysis.tidy import tidy
 from kvrepro.estimators.features import widths
+from kvrepro.methods.allocation import PYRAMID_LEAST, pyramid
 from kvrepro.models.geometry import Geometry
 
 CACHE_BYTES = 2  #: bfloat16 (§1)
@@ -20,7 +21,8 @@ def parameters(geometry: Geometry, window: int, hidden: int) -> int:
 
 def shape(geometry: Geometry, window: int, hidden: int) -> dict[str, float]:
     """Counts by name; ``cache_per_token`` and ``state`` are bytes of one sequence (states of the GDN heads alone,
-    without those of their short convolutions)."""
+    without those of their short convolutions), ``pyramid_least`` the fewest entries of a layer in the PyramidKV
+    schedules of flat budgets of 4 to 99 entries (Appendix F)."""
     g, inputs = geometry, widths(geometry, window)
     return {
         "layers": g.layers,
@@ -33,6 +35,7 @@ def shape(geometry: Geometry, window: int, hidden: int) -> dict[str, float]:
         "inputs": max(inputs),
         "inputs_first_layer": inputs[0],
         "parameters": parameters(g, window, hidden),
+        "pyramid_least": min(min(pyramid(k, len(g.attention_layers), 2 * k)) for k in range(PYRAMID_LEAST, 100)),
         "cache_per_token": CACHE_BYTES * 2 * g.cache_rows * g.head_dim,
         "state": STATE_BYTES * len(g.gdn_layers) * g.gdn_heads * g.gdn_head_dim**2,
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -62,6 +63,12 @@ class Evidence:
             except InputError as error:
                 raise NoRows(str(error)) from error
         return self._cache[key]
+
+    def read(self, reader: Callable[[pd.DataFrame], Any]) -> Any:
+        """What a reader of rows finds in them, read once."""
+        if reader not in self._cache:
+            self._cache[reader] = reader(self.rows)
+        return self._cache[reader]
 
     @cached_property
     def predictors(self) -> pd.DataFrame:

@@ -37,10 +37,10 @@ def figure_1(rows: pd.DataFrame, lab: bool = False) -> Figure:
     model = rows["model"].iloc[0]
     figure.suptitle(model_title(model, lab), fontsize=7.5)
     text = (
-        f"{about(model, lab)}(a) Median over documents of each head: line and band, median and 10th to 90th "
-        f"percentile of a layer's heads; dashed, median of all heads; orange, heads of at least {SLOW:,} tokens. (b) Order of all "
-        f"{len(lives)} heads by half-life in {len(pairs)} disjoint random pairs of documents; dashed, 10th and 90th "
-        "percentile. (c) A dot is a document; bars are medians."
+        f"{about(model, lab)}(a) Median over documents of each head: line and band, median and 10th to 90th percentile "
+        f"of a layer's heads; dashed, median of all heads; orange, heads of at least {SLOW:,} tokens. (b) Order of "
+        f"all {len(lives)} heads by half-life in {len(pairs)} disjoint random pairs of documents; dashed, 10th and "
+        "90th percentile. (c) A dot is a document; bars are medians."
     )
     caption(figure, text, PAGE)
     return figure

@@ -36,10 +36,10 @@ def figure_2(rows: pd.DataFrame, lab: bool = False) -> Figure:
     model = rows["model"].iloc[0]
     figure.suptitle(model_title(model, lab), fontsize=7.5)
     text = (
-        f"{about(model, lab)}Mean over KV heads and, but for (b), attention layers, of "
-        f"{summary.documents(found)} documents; bars and bands: 95 % bootstrap intervals over documents. (a) Window means; "
-        "index s: slow heads. (b) Effective write. (c) Slow-head β‖v‖: share of a decile's entries in the tenth with the highest and the lowest utility, over "
-        "10 %. (d) Slow-head β‖v‖ with the same slow set on longer documents and RULER contexts."
+        f"{about(model, lab)}Mean over KV heads and, but for (b), attention layers, of {summary.documents(found)} "
+        "documents; bars and bands: 95 % bootstrap intervals over documents. (a) Window means; index s: slow heads. "
+        "(b) Effective write. (c) Slow-head β‖v‖: share of a decile's entries in the tenth with the highest and the "
+        "lowest utility, over 10 %. (d) Slow-head β‖v‖ with the same slow set on longer documents and RULER contexts."
     )
     caption(figure, text, PAGE)
     return figure
