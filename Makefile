@@ -34,7 +34,7 @@ reproduce: $(STAMP) ## Labels, estimators, evaluation, tables, figures and claim
 	@$(BIN)/python -m kvrepro.locks
 	$(SNAKEMAKE)
 
-figures: TARGETS := figures tables claims reference
+figures: TARGETS := figures tables claims reference latency_reference
 figures: $(STAMP) ## Tables, figures and claims of the tier, and those of the committed reference results
 	@$(BIN)/python -m kvrepro.locks
 	$(SNAKEMAKE)
