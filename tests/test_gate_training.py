@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,10 @@ from kvrepro.methods.head_profile import HeadProfile
 from kvrepro.models.capture import decoder, decoder_layers
 from kvrepro.models.gate import WriteGates, initial, load_gates
 from kvrepro.models.gated_attention import Gating, gated
+from kvrepro.profiling import bench_gate_training as bench
 from kvrepro.training.gates import heads, validation
 from kvrepro.training.gates.loss import sparsity_loss, step
-from kvrepro.training.gates.recipe import GateRecipe
+from kvrepro.training.gates.recipe import FORMS, GateRecipe, HeadRecipe
 from kvrepro.training.gates.rows import Rows, read_source
 from kvrepro.training.gates.train import Run, sweep, train
 
@@ -256,15 +258,16 @@ def test_bad_sources_are_one_sentence(tiny_dense, source, message):
 
 @pytest.mark.parametrize("path", sorted(Path("config/write_gates").glob("*.yaml")), ids=lambda p: p.stem)
 def test_shipped_recipes_are_sound(path):
-    settings = yaml.safe_load(path.read_text())
-    assert settings.pop("lambdas") == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28]
-    settings.pop("head_profile", None)
-    for entry in GateRecipe.from_settings(settings).sources:
+    recipe, lambdas = GateRecipe.read(path)
+    assert lambdas == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28]
+    if "head_profile" in yaml.safe_load(path.read_text()):
+        assert HeadRecipe.read(path).sinks * 2 == HeadRecipe.read(path).window == recipe.window, "as in Appendix E"
+    for entry in recipe.sources:
         for name in entry.get("corpora", ()):
             sources.source(name)
 
 
-HEADS = heads.HeadRecipe(sinks=2, window=6, steps=6, lengths=(150, 160), passkeys=2, words=2, corpora=("lexicon",))
+HEADS = HeadRecipe(sinks=2, window=6, steps=6, lengths=(150, 160), passkeys=2, words=2, corpora=("lexicon",))
 
 
 def test_mixing_is_full_or_streaming_attention(tiny_dense, tokens):
@@ -297,13 +300,13 @@ def test_passkeys_are_repeated_at_the_end(tiny_dense):
     answers = tiny_dense.tokenizer.decode(ids[0, 1:][counted[0, :-1]])
     assert answers == "".join(text.split(f"Passkey {n}:")[2].split("\n")[0] for n in (1, 2))
     with pytest.raises(InputError, match="lengthen rows"):
-        heads.passkey_source(tiny_dense, heads.replace(HEADS, lengths=(10, 10)))(0)
+        heads.passkey_source(tiny_dense, replace(HEADS, lengths=(10, 10)))(0)
 
 
-@pytest.mark.parametrize("form", heads.FORMS)
+@pytest.mark.parametrize("form", FORMS)
 def test_heads_are_identified_saved_and_loaded(form, tiny_dense, recipe, tmp_path):
     source = heads.gate_source(tiny_dense, recipe()) if form == "wg_kv" else heads.passkey_source(tiny_dense, HEADS)
-    made = heads.replace(HEADS, form=form, learning_rate=0.2, pull=10.0)
+    made = replace(HEADS, form=form, learning_rate=0.2, pull=10.0)
     profile = heads.identify(tiny_dense, made, source, say=lambda text: None)
     assert (
         profile.gates.shape == (3, 2) and 0 <= profile.gates.min() <= profile.gates.max() < (0.5, 0.95)[form == "duo"]
@@ -314,7 +317,7 @@ def test_heads_are_identified_saved_and_loaded(form, tiny_dense, recipe, tmp_pat
 
 
 def test_the_trapezoid():
-    r = heads.HeadRecipe(steps=100)
+    r = HeadRecipe(steps=100)
     assert r.rate(0) == pytest.approx(0.002) and r.rate(9) == pytest.approx(0.01)
     assert [r.rate(i) for i in (19, 50, 79, 99)] == pytest.approx([0.02, 0.02, 0.02, 0.002])
 
@@ -336,3 +339,37 @@ def test_published_patterns_are_read_and_ties_broken_by_seed(tiny_dense, tmp_pat
             head_profile.load(path, tiny_dense)
     with pytest.raises(InputError, match="is missing; download the pattern"):
         head_profile.load(tmp_path / "no.tsv", tiny_dense)
+
+
+def test_recipe_files_that_cannot_be_used(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    with pytest.raises(InputError, match="is missing; write a recipe"):
+        GateRecipe.read(path)
+    path.write_bytes(b"\xff\xfe: [")
+    with pytest.raises(InputError, match="is not YAML"):
+        GateRecipe.read(path)
+    path.write_text("- a list")
+    with pytest.raises(InputError, match="holds no mapping"):
+        GateRecipe.read(path)
+    path.write_text("window: 3")
+    with pytest.raises(InputError, match="the key lambdas is missing"):
+        GateRecipe.read(path)
+    with pytest.raises(InputError, match="the key head_profile is missing"):
+        HeadRecipe.read(path)
+    path.write_text("head_profile: {form: dua}")
+    with pytest.raises(InputError, match="did you mean 'duo'"):
+        HeadRecipe.read(path)
+    path.write_text("head_profile: {sink: 3}")
+    with pytest.raises(InputError, match="did you mean 'sinks'"):
+        HeadRecipe.read(path)
+
+
+def test_the_benchmark_checks_and_times_both_arms(capsys):
+    relative = bench.errors("cpu", torch.float32, 70, (4, 2), 16, 9)
+    assert set(relative) == {"output", "query", "key", "value", "gate"} and max(relative.values()) < 1e-5
+    small = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    lm = bench.model(bench.SMOLLM2 | small | {"num_attention_heads": 4, "num_key_value_heads": 2}, "cpu", torch.float32)
+    without, with_ = bench.bench(lm, [(64, 2)], window=8, repeats=1)
+    assert without["overhead"] == 0 and with_["overhead"] == pytest.approx(with_["seconds"] / without["seconds"] - 1)
+    assert with_["tokens_per_second"] == pytest.approx(128 / with_["seconds"])
+    assert "what=with_gates" in capsys.readouterr().out

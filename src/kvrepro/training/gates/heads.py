@@ -10,59 +10,25 @@ an official pattern (α a sigmoid, loss on all tokens of the rows that gates are
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-import yaml
 
 from kvrepro.data import corpora
-from kvrepro.errors import InputError, unknown
+from kvrepro.errors import InputError
 from kvrepro.methods.head_profile import HeadProfile
 from kvrepro.models.gated_attention import gated, gated_attention
 from kvrepro.models.loading import LoadedModel, load
 from kvrepro.training.gates.loss import hidden_states
-from kvrepro.training.gates.recipe import GateRecipe
+from kvrepro.training.gates.recipe import FORMS, GateRecipe, HeadRecipe
 from kvrepro.training.gates.rows import Rows, Texts, texts
 
-FORMS = ("duo", "wg_kv")
 LOG = 50  #: steps between progress lines
-
-
-@dataclass(frozen=True)
-class HeadRecipe:
-    """Settings; lengths, sinks and window in tokens. ``pull`` weighs the pressure: the sum of α for ``duo``, its mean
-    for ``wg_kv``. ``passkeys`` of ``words`` words are hidden in a row of the corpora (``duo``)."""
-
-    form: str = "duo"
-    sinks: int = 128
-    window: int = 256
-    steps: int = 2000
-    learning_rate: float = 0.02
-    pull: float = 0.05
-    lengths: tuple[int, int] = (1000, 32000)
-    passkeys: int = 10
-    words: int = 32
-    corpora: tuple[str, ...] = ("kjv",)
-    seed: int = 0
-
-    def __post_init__(self):
-        if self.form not in FORMS:
-            raise unknown("form", self.form, FORMS, "head_profile.form")
-        if min(self.sinks, self.window, self.steps, self.passkeys, self.words) < 1 or self.pull < 0:
-            raise InputError("head_profile: sinks, window, steps, passkeys and words must be at least 1, pull 0.")
-        if not 1 <= self.lengths[0] <= self.lengths[1]:
-            raise InputError(f"head_profile.lengths: {list(self.lengths)} is no range; give the shortest first.")
-
-    def rate(self, step: int) -> float:
-        """Learning rate: for ``duo`` a trapezoid of 20, 60 and 20 % of the steps with a floor of a tenth."""
-        if self.form == "wg_kv":
-            return self.learning_rate
-        done = (step + 1) / self.steps
-        return self.learning_rate * max(0.1, min(1.0, done / 0.2, (1 - done) / 0.2))
 
 
 class Mixing:
@@ -183,6 +149,15 @@ def identify(lm: LoadedModel, recipe: HeadRecipe, source: Source, say: Callable[
     return HeadProfile(mixing.gates().detach().cpu(), {"recipe": asdict(recipe)})
 
 
+def identify_from(
+    lm: LoadedModel, path: str | Path, over: Mapping[str, Any] | None = None, say: Callable[[str], None] = print
+) -> HeadProfile:
+    """Identify heads as the recipe file of a model says, with the keys of ``over`` in place of its."""
+    recipe = HeadRecipe.read(path, over)
+    source = passkey_source(lm, recipe) if recipe.form == "duo" else gate_source(lm, GateRecipe.read(path)[0])
+    return identify(lm, recipe, source, say)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -193,25 +168,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(argv)
     lm = load(args.model, args.device, torch.bfloat16 if args.device.startswith("cuda") else torch.float32)
-    recipe, gates = read_recipes(args.recipe)
-    recipe = replace(recipe, form=args.form) if args.form else recipe
-    source = passkey_source(lm, recipe) if recipe.form == "duo" else gate_source(lm, gates)
-    identify(lm, recipe, source, lambda text: print(text, flush=True)).save(args.out, lm)
-
-
-def read_recipes(path: Path) -> tuple[HeadRecipe, GateRecipe]:
-    """The recipes of a model's file: its section ``head_profile``, and gates' for their rows."""
-    settings = yaml.safe_load(path.read_text())
-    settings.pop("lambdas", None)
-    given = settings.pop("head_profile", None)
-    if given is None:
-        raise InputError(f"{path}: the key head_profile is missing; add it to identify heads.")
-    known = HeadRecipe.__dataclass_fields__
-    for key in given:
-        if key not in known:
-            raise unknown("key", key, known, f"{path}: head_profile")
-    listed = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    return HeadRecipe(**listed), GateRecipe.from_settings(settings)
+    over = {"form": args.form} if args.form else {}
+    profile = identify_from(lm, args.recipe, over, lambda text: print(text, flush=True))
+    profile.save(args.out, lm)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How write gates are trained: the section ``write_gates`` of a config, after WG-KV §3.3 and Appendix C."""
+"""How write gates are trained, after WG-KV §3.3 and Appendix C: a file of ``config/write_gates`` a model."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from kvrepro.errors import InputError, unknown
 from kvrepro.models.gated_attention import FLOORS
@@ -17,6 +19,9 @@ from kvrepro.models.gated_attention import FLOORS
 #: The loss on gates: the paper's mean of g + g(1 - g), or the published code's, which weighs a token by the share of
 #: later queries that see it beyond the window: mean of o + (1 - o)(2g - g²), o = min(W / (T - t), 1).
 SPARSITIES = ("paper", "reach")
+
+#: How retrieval heads are identified: as DuoAttention's authors do it, or as WG-KV's published code does.
+FORMS = ("duo", "wg_kv")
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,16 @@ class GateRecipe:
                 raise unknown(key, value, allowed, f"write_gates.{key}")
 
     @classmethod
+    def read(cls, path: str | Path, over: Mapping[str, Any] | None = None) -> tuple[GateRecipe, list[float]]:
+        """Recipe and lambdas of a model's file (``config/write_gates``), with the keys of ``over`` in place of its."""
+        settings = _read(path) | dict(over or {})
+        settings.pop("head_profile", None)
+        lambdas = settings.pop("lambdas", [])
+        if not lambdas:
+            raise InputError(f"{path}: the key lambdas is missing or empty; give at least one trade-off.")
+        return cls.from_settings(settings), [float(x) for x in lambdas]
+
+    @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> GateRecipe:
         """A recipe from a config's section; InputError names an unknown or missing key."""
         known = {f.name for f in fields(cls)}
@@ -113,3 +128,70 @@ class GateRecipe:
         ends = np.cumsum([self.lengths[n] for n in lengths])
         counts = np.diff(np.rint(ends / ends[-1] * self.steps).astype(int), prepend=0)
         return np.random.default_rng([self.seed, 1]).permutation(np.repeat(lengths, counts))
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    """A recipe file as a mapping."""
+    try:
+        content = yaml.safe_load(Path(path).read_text("utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; write a recipe for this model after those beside it.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not YAML ({' '.join(str(error).split())}); correct it.") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds no mapping of keys to values; see the recipes beside it.")
+    return content
+
+
+@dataclass(frozen=True)
+class HeadRecipe:
+    """Settings of head identification, the key ``head_profile``; lengths, sinks and window in tokens.
+
+    ``form`` is a name of FORMS (:mod:`kvrepro.training.gates.heads`). ``pull`` weighs the pressure on the heads' gates:
+    their sum for ``duo``, their mean for ``wg_kv``. ``passkeys`` of ``words`` words are hidden in rows of the corpora
+    (``duo``).
+    """
+
+    form: str = "duo"
+    sinks: int = 128
+    window: int = 256
+    steps: int = 2000
+    learning_rate: float = 0.02
+    pull: float = 0.05
+    lengths: tuple[int, int] = (1000, 32000)
+    passkeys: int = 10
+    words: int = 32
+    corpora: tuple[str, ...] = ("kjv",)
+    seed: int = 0
+
+    def __post_init__(self):
+        object.__setattr__(self, "lengths", tuple(self.lengths))
+        object.__setattr__(self, "corpora", tuple(self.corpora))
+        if self.form not in FORMS:
+            raise unknown("form", self.form, FORMS, "head_profile.form")
+        if min(self.sinks, self.window, self.steps, self.passkeys, self.words) < 1 or self.pull < 0:
+            raise InputError(
+                "head_profile: sinks, window, steps, passkeys and words must be at least 1, pull at least 0."
+            )
+        if len(self.lengths) != 2 or not 1 <= self.lengths[0] <= self.lengths[1]:
+            raise InputError(f"head_profile.lengths: {list(self.lengths)} is no range; give shortest and longest.")
+
+    @classmethod
+    def read(cls, path: str | Path, over: Mapping[str, Any] | None = None) -> HeadRecipe:
+        """The key ``head_profile`` of a model's file, with the keys of ``over`` in place of its."""
+        given = _read(path).get("head_profile")
+        if given is None:
+            raise InputError(f"{path}: the key head_profile is missing; add it to identify heads.")
+        given = given | dict(over or {})
+        known = [f.name for f in fields(cls)]
+        for key in given:
+            if key not in known:
+                raise unknown("key", key, known, f"{path}: head_profile")
+        return cls(**given)
+
+    def rate(self, step: int) -> float:
+        """Learning rate: for ``duo`` a trapezoid of 20, 60 and 20 % of the steps with a floor of a tenth."""
+        if self.form == "wg_kv":
+            return self.learning_rate
+        done = (step + 1) / self.steps
+        return self.learning_rate * max(0.1, min(1.0, done / 0.2, (1 - done) / 0.2))

@@ -1,6 +1,6 @@
 """Trains write gates: ``python -m kvrepro.training.gates.train --model NAME --recipe FILE --lambdas 0.08 --out RUN``.
 
-FILE holds the section ``write_gates`` of a config. For each λ the folder ``RUN/<λ>`` gets ``gates.safetensors`` with
+FILE is a recipe as in ``config/write_gates``. For each λ the folder ``RUN/<λ>`` gets ``gates.safetensors`` with
 its card ``README.md``, the loss curve ``loss.csv`` and held-out losses ``validation.parquet``. A run continues from its
 checkpoint by itself, and what is complete is left alone. With ``--max-seconds`` it stops in time with code 0.
 When all are complete, ``RUN/gates.safetensors`` holds the whole sweep and ``RUN/validation.parquet`` all its rows.
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
 from kvrepro import results
 from kvrepro.errors import InputError
@@ -203,8 +202,8 @@ def main(argv: list[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="name in config/models.yaml, or a directory")
-    parser.add_argument("--recipe", type=Path, required=True, help="YAML with the keys of write_gates")
-    parser.add_argument("--lambdas", type=float, nargs="+", required=True)
+    parser.add_argument("--recipe", type=Path, required=True, help="a file as in config/write_gates")
+    parser.add_argument("--lambdas", type=float, nargs="+", help="in place of the recipe's")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tier", default="none", help="what the rows name as their tier")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -212,9 +211,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--max-seconds", type=float, default=math.inf)
     parser.add_argument("--workers", type=int, default=0, help="processes that make rows")
     args = parser.parse_args(argv)
-    settings = yaml.safe_load(args.recipe.read_text())
-    settings.pop("lambdas", None)
-    recipe = GateRecipe.from_settings(settings)
+    recipe, lambdas = GateRecipe.read(args.recipe, {"lambdas": args.lambdas} if args.lambdas else {})
     dtype = args.dtype or ("bfloat16" if args.device.startswith("cuda") else "float32")
     lm = load(args.model, args.device, getattr(torch, dtype))
     provenance = results.provenance(recipe.as_dict(), args.device, dtype=dtype)
@@ -222,7 +219,7 @@ def main(argv: list[str] | None = None) -> None:
     def say(text: str) -> None:
         print(text, flush=True)
 
-    done = sweep(lm, recipe, args.lambdas, args.out, args.tier, provenance, args.workers, args.max_seconds, say)
+    done = sweep(lm, recipe, lambdas, args.out, args.tier, provenance, args.workers, args.max_seconds, say)
     say("complete" if done else "incomplete: run again to continue")
 
 
