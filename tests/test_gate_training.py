@@ -174,6 +174,9 @@ def test_a_sweep_trains_writes_and_resumes(tiny_dense, recipe, tmp_path):
         load_gates(both, tiny_dense)
     with pytest.raises(InputError, match=r"no gates of lambda 0\.5; choose one of 0, 3"):
         load_gates(both, tiny_dense, 0.5)
+    assert sweep(tiny_dense, r, [3.0, 0.0], tmp_path / "whole", "none", PROVENANCE, say=pytest.fail), "nothing to do"
+    with pytest.raises(InputError, match="holds gates of another recipe"):
+        sweep(tiny_dense, recipe(steps=31), [3.0], tmp_path / "whole", "none", PROVENANCE)
     assert curve["sparsity"].iloc[-1] < curve["sparsity"].iloc[0], "the loss on gates falls"
     assert sizes["3"] < sizes["0"], "a larger lambda holds less"
     assert any("step 4/30" in line for line in said)

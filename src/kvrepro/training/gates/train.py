@@ -153,12 +153,22 @@ def finish(run: Run, held_out: dict[int, np.ndarray], tier: str, provenance: dic
         found[str(threshold)] = {"loss": loss, "cache": cache}
         say(f"held out, threshold {threshold}: distillation loss {loss:.5f}, normalised cache size {cache:.3f}")
     run.gates.training = {
+        "identity": run.identity,
         "recipe": run.recipe.as_dict(),
         "steps": run.step,
         "held_out": found,
     }
     (run.folder / "README.md").write_text(card(run.gates, run.curve, provenance))
     save_gates([run.gates], run.folder / GATES)  # last: it says that the run is complete
+
+
+def complete(folder: Path, lm: LoadedModel, recipe: GateRecipe, trade_off: float) -> bool:
+    """Whether a folder holds these gates; InputError when it holds others."""
+    if not (folder / GATES).exists():
+        return False
+    if load_gates(folder / GATES, lm).training["identity"] != recipe.identity(lm.fingerprint, trade_off):
+        raise InputError(f"{folder} holds gates of another recipe; delete it or choose another folder.")
+    return True
 
 
 def sweep(
@@ -177,7 +187,7 @@ def sweep(
     rows = held_out = None
     for number, trade_off in enumerate(lambdas, 1):
         folder = out / f"{trade_off:g}"
-        if (folder / GATES).exists():
+        if complete(folder, lm, recipe, trade_off):
             continue
         run = Run(lm, recipe, trade_off, folder)
         if rows is None:
