@@ -65,7 +65,8 @@ def load(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> Lo
         raise InputError(f"device {device!r} needs a CUDA GPU and none is visible; set device: cpu or use a GPU node.")
     local = Path(source)
     if "path" in spec and not (local / "config.json").exists():
-        raise InputError(f"model {name!r}: {local}/config.json is missing; restore {local} (git checkout) or train it.")
+        remedy = f"python -m kvrepro.models.wheel {name}" if "wheel" in spec else f"git checkout {local}, or train it"
+        raise InputError(f"model {name!r}: {local}/config.json is missing; restore it ({remedy}).")
     dtype = dtype or getattr(torch, spec.get("dtype", "float32"))
     try:
         model = AutoModelForCausalLM.from_pretrained(

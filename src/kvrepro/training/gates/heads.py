@@ -23,10 +23,11 @@ from kvrepro.data import corpora
 from kvrepro.errors import InputError
 from kvrepro.methods.head_profile import HeadProfile
 from kvrepro.models.gated_attention import gated, gated_attention
-from kvrepro.models.loading import LoadedModel, load
+from kvrepro.models.loading import LoadedModel
 from kvrepro.training.gates.loss import hidden_states
 from kvrepro.training.gates.recipe import FORMS, GateRecipe, HeadRecipe
 from kvrepro.training.gates.rows import Rows, Texts, texts
+from kvrepro.training.gates.train import load_for_training
 
 LOG = 50  #: steps between progress lines
 
@@ -167,7 +168,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(argv)
-    lm = load(args.model, args.device, torch.bfloat16 if args.device.startswith("cuda") else torch.float32)
+    lm = load_for_training(args.model, args.device)
     over = {"form": args.form} if args.form else {}
     profile = identify_from(lm, args.recipe, over, lambda text: print(text, flush=True))
     profile.save(args.out, lm)

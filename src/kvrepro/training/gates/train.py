@@ -34,6 +34,11 @@ CURVE = ("step", "length", "distillation", "sparsity", "gate", "tokens", "second
 Say = Callable[[str], None]
 
 
+def load_for_training(name: str, device: str) -> LoadedModel:
+    """A model in the type its gates are trained in: bfloat16 on a GPU, float32 elsewhere."""
+    return load(name, device, torch.bfloat16 if device.startswith("cuda") else torch.float32)
+
+
 class Run:
     """Gates, optimiser, step and loss curve of one λ, kept in a folder."""
 
@@ -217,14 +222,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tier", default="none", help="what the rows name as their tier")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="bfloat16 on a GPU unless given")
     parser.add_argument("--max-seconds", type=float, default=math.inf)
     parser.add_argument("--workers", type=int, default=0, help="processes that make rows")
     args = parser.parse_args(argv)
     recipe, lambdas = GateRecipe.read(args.recipe, {"lambdas": args.lambdas} if args.lambdas else {})
-    dtype = args.dtype or ("bfloat16" if args.device.startswith("cuda") else "float32")
-    lm = load(args.model, args.device, getattr(torch, dtype))
-    provenance = results.provenance(recipe.as_dict(), args.device, dtype=dtype)
+    lm = load_for_training(args.model, args.device)
+    provenance = results.provenance(recipe.as_dict(), args.device, weights=lm.fingerprint)
 
     def say(text: str) -> None:
         print(text, flush=True)
