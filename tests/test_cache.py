@@ -8,8 +8,9 @@ import torch
 from kvrepro.cache.admitted import Policy, admitted_cache
 from kvrepro.cache.fork import fork
 from kvrepro.cache.ragged import EMPTY, bytes_held, pack
+from kvrepro.cache.session import Session
 from kvrepro.errors import InputError
-from kvrepro.evaluate.decode import answer
+from kvrepro.evaluate.decode import answer, feed
 from kvrepro.models import attention
 from kvrepro.models.attention import grouped_attention
 from kvrepro.models.capture import prefill
@@ -136,20 +137,26 @@ def test_answers_end_at_eos(tiny_dense, tokens):
     assert ended.finish_reason == "eos" and ended.tokens == free.tokens[: free.tokens.index(stop)]
 
 
-def admit_some(layer, keys, positions):
-    """An arbitrary per-layer, per-head rule."""
+def gate_some(layer, keys_pre_rope, keys, positions):
+    """An arbitrary per-layer, per-head rule of positions and of keys before and after RoPE."""
     head = torch.arange(keys.shape[1])[:, None]
-    return ((positions * 7 + head * 3 + layer) % 5 == 0)[None]
+    by_position = ((positions * 7 + head * 3 + layer) % 5 == 0)[None]
+    return 0.7 * (by_position | ((keys_pre_rope[..., 0] > 0.5) & (keys[..., 1] > 0)))
 
 
 def admitted_reference(lm, tokens, policy):
-    """Logits of the whole sequence under the mask of WG-KV §4.2, written out over the uncompacted sequence."""
-    n = len(tokens)
+    """Logits of the whole sequence under the mask of WG-KV §4.2, written out over the uncompacted sequence, and who is
+    admitted in each layer; keys before RoPE are those after it, turned back by the model's own angles."""
+    n, admitted = len(tokens), []
     i, j = torch.arange(n)[:, None], torch.arange(n)
+    cos, sin = lm.model.model.rotary_emb(torch.zeros(1, n, 1), torch.arange(n)[None])
 
     def run(module, query, key, value, attention_mask, scaling=None, **_):
-        admitted = policy.admit(module.layer_idx, key, torch.arange(n))
-        mask = ((i - j < policy.window) | admitted[:, :, None]) & (i >= j)
+        turned, rest = key[..., : cos.shape[-1]], key[..., cos.shape[-1] :]
+        low, high = turned.chunk(2, -1)
+        pre = torch.cat([turned * cos[:, None] - torch.cat([-high, low], -1) * sin[:, None], rest], -1)
+        admitted.append(policy.gate(module.layer_idx, pre, key, torch.arange(n)) >= policy.threshold)
+        mask = ((i - j < policy.window) | admitted[-1][:, :, None]) & (i >= j)
         return grouped_attention(query, key, value, mask, scaling).transpose(1, 2).contiguous(), None
 
     from transformers import AttentionInterface
@@ -158,30 +165,50 @@ def admitted_reference(lm, tokens, policy):
     lm.model.set_attn_implementation("reference_admission")
     try:
         with torch.no_grad():
-            return lm.model(input_ids=tokens[None]).logits[0]
+            return lm.model(input_ids=tokens[None]).logits[0], admitted
     finally:
         lm.model.set_attn_implementation("kvrepro")
 
 
+@pytest.mark.parametrize("model", ["tiny_dense", "tiny_hybrid"])
 @pytest.mark.parametrize("chunk", [32, 256])
-@pytest.mark.parametrize("window", [1, 16, 200])
-def test_admission_before_the_write_equals_the_mask(tiny_dense, tokens, window, chunk, monkeypatch):
-    policy = Policy(window, admit_some, entries=0)
-    want = admitted_reference(tiny_dense, tokens, policy)
+def test_admission_before_the_write_equals_the_mask(model, tokens, chunk, monkeypatch, request):
+    """Rows of one batch with a window each, on models with q/k-norm, full and partial RoPE."""
+    lm = request.getfixturevalue(model)
+    policies = [
+        Policy(1, gate_some),
+        Policy(16, gate_some, threshold=0.7),
+        Policy(200, gate_some),
+        Policy(16, gate_some, 0.8),
+    ]
+    references = [admitted_reference(lm, tokens, policy) for policy in policies]
     monkeypatch.setattr(attention, "CHUNK", chunk)  # a prefill longer than this takes the other path
-    cache = admitted_cache(tiny_dense, policy)
     got = []
-    with torch.no_grad():
+    with torch.no_grad(), admitted_cache(lm, policies) as cache:
         for piece in (tokens[:60], tokens[60:97], tokens[97:98], tokens[98:99], tokens[99:]):  # prefill, chunk, decode
-            out = tiny_dense.model(input_ids=piece[None], past_key_values=cache, use_cache=True)
-            got.append(out.logits[0])
-    assert relative_error(torch.cat(got), want) < 2e-5
-    for layer in cache.layers:
-        held = layer.positions[0]
-        for head in range(held.shape[0]):
-            now = torch.arange(100)
-            admitted = admit_some(layer.index, layer.keys, now)[0, head]
-            assert held[head][held[head] != EMPTY].tolist() == now[admitted | (now >= 100 - window)].tolist()
+            got.append(
+                lm.model(input_ids=piece.expand(len(policies), -1), past_key_values=cache, use_cache=True).logits
+            )
+    for row, (policy, (want, admitted)) in enumerate(zip(policies, references, strict=True)):
+        assert relative_error(torch.cat(got, 1)[row], want) < 2e-5
+        for index, stays in zip(lm.geometry.attention_layers, admitted, strict=True):
+            layer, now = cache.layers[index], torch.arange(100)
+            assert torch.equal(torch.cat(layer.decisions, -1)[row], stays[0])
+            for head, held in enumerate(layer.positions[row]):
+                wanted = now[stays[0, head] | (now >= 100 - policy.window)]
+                assert held[held != EMPTY].tolist() == wanted.tolist()
+
+
+def test_an_admitted_session_repeats_its_answer(tiny_hybrid, tokens):
+    with admitted_cache(tiny_hybrid, [Policy(8, gate_some), Policy(30, gate_some)]) as cache:
+        feed(tiny_hybrid, cache, tokens, rows=2)
+        session = Session(cache, tiny_hybrid.geometry)
+        first = answer(tiny_hybrid, cache, 100, QUESTION, 20, rows=2)
+        session.rewind()
+        assert [layer.seen for layer in session.attention] == [100, 100]
+        assert answer(tiny_hybrid, cache, 100, QUESTION, 20, rows=2) == first
+        session.rewind()
+        assert answer(tiny_hybrid, cache, 100, QUESTION[::-1], 20, rows=2) != first
 
 
 def test_pack_keeps_order_and_empties_the_rest():

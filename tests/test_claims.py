@@ -370,7 +370,7 @@ def test_markdown_counts_verdicts_and_labels_lab_models(judged):
 def test_files_are_read_with_their_hardware(tmp_path):
     path = tmp_path / "accuracy" / "lab-hybrid" / "ruler" / "vt.parquet"
     write_rows(accuracy_rows(METHODS, tasks=["vt"]), path, {"hardware": "one test"})
-    found = measured("quick", [str(path)], {"hybrid": ["lab-hybrid"], "dense": ["lab-dense"]})
+    found = measured("quick", [str(path)], {"gatesight": ["lab-hybrid"], "wg_kv": ["lab-dense"]})
     assert found.hardware == {"lab-hybrid": "one test"}
     assert len(found.evidence["lab-hybrid"].rows) and found.evidence["lab-dense"].rows.empty
     assert queries.accuracy_value(found.evidence["lab-hybrid"], "random", 0.1, "ruler", "vt").value == pytest.approx(25)

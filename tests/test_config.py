@@ -19,6 +19,14 @@ def sentence(**overrides) -> str:
     return text
 
 
+def gatesight(**keys) -> dict:
+    return {"experiments": {"gatesight": keys}}
+
+
+def methods(**named) -> dict:
+    return gatesight(methods=named)
+
+
 @pytest.mark.parametrize("tier", ["quick", "lab", "paper"])
 def test_shipped_tiers_are_valid(tier):
     settings = config.load({"tier": tier})
@@ -26,9 +34,9 @@ def test_shipped_tiers_are_valid(tier):
 
 
 def test_lab_is_the_grid_of_the_paper():
-    ruler = config.load({"tier": "lab"})["ruler"]
-    assert ruler["items"] == 100 and ruler["length"] == 4096
-    assert ruler["kept"] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    settings = config.load({"tier": "lab"})
+    assert settings["ruler"]["items"] == 100 and settings["ruler"]["length"] == 4096
+    assert settings["experiments"]["gatesight"]["kept"] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 
 
 def test_a_tier_changes_only_what_it_names():
@@ -39,9 +47,12 @@ def test_a_tier_changes_only_what_it_names():
 
 
 def test_overrides_are_laid_over_the_tier_and_null_removes():
-    settings = config.load({"tier": "quick", "ruler": {"items": 3}, "eviction": {"keydiff": None}})
+    settings = config.load(
+        {"tier": "quick", "ruler": {"items": 3}, "experiments": {"gatesight": {"methods": {"keydiff": None}}}}
+    )
     assert settings["ruler"]["items"] == 3 and settings["ruler"]["length"] > 3
-    assert "keydiff" not in settings["eviction"] and "random" in settings["eviction"]
+    methods = settings["experiments"]["gatesight"]["methods"]
+    assert "keydiff" not in methods and methods["random"] == {"eviction": "random"}
 
 
 @pytest.mark.parametrize(
@@ -50,26 +61,39 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         ({"tier": "quik"}, ["tier", "'quik'", "did you mean 'quick'"]),
         ({"rulr": {}}, ["'rulr'", "did you mean 'ruler'", "labels"]),
         ({"ruler": {"item": 3}}, ["ruler", "'item'", "did you mean 'items'"]),
-        ({"ruler": {"kept": [0]}}, ["ruler.kept[0]", "0 must be above 0", "kept, not removed"]),
-        ({"ruler": {"kept": [1.5]}}, ["ruler.kept[0]", "at most 1"]),
-        ({"ruler": {"kept": [0.5, 0.5]}}, ["ruler.kept", "repeat"]),
+        (gatesight(kept=[0]), ["experiments.gatesight.kept[0]", "0 must be above 0", "kept, not removed"]),
+        (gatesight(kept=[1.5]), ["experiments.gatesight.kept[0]", "at most 1"]),
+        (gatesight(kept=[0.5, 0.5]), ["experiments.gatesight.kept", "repeat"]),
         ({"ruler": {"length": 100}}, ["ruler.length", "100 must be at least 512"]),
         ({"ruler": {"items": "two"}}, ["ruler.items", "type integer"]),
         ({"ruler": {"tasks": ["niah_sngle_1"]}}, ["ruler.tasks", "did you mean 'niah_single_1'"]),
         ({"ruler": {"sources": {"prose": "kvj"}}}, ["ruler.sources.prose", "did you mean 'kjv'"]),
-        ({"models": {"hybrid": ["lab-hybird"]}}, ["models.hybrid", "did you mean 'lab-hybrid'"]),
-        ({"eviction": {"snapvk": {}}}, ["eviction", "did you mean 'snapkv'", "keydiff"]),
-        ({"eviction": {"snapkv": {"windw": 3}}}, ["snapkv", "did you mean 'window'"]),
-        ({"eviction": {"snapkv": {"window": 0}}}, ["snapkv", "window"]),
-        ({"eviction": {"snapkv": {"allocation": "flt"}}}, ["allocation", "did you mean 'flat'"]),
-        ({"admission": {"local_attenton": {}}}, ["admission", "did you mean 'local_attention'"]),
-        ({"admission": {"local_attention": {"sinks": 900}}}, ["900 sinks", "lower local_attention.sinks"]),
+        (gatesight(models=["lab-hybird"]), ["experiments.gatesight.models", "did you mean 'lab-hybrid'"]),
+        (gatesight(models=["lab-dense"]), ["gatesight.analyses", "'lab-dense' has none", "name a hybrid model"]),
+        (gatesight(benchmarks=["rulr"]), ["experiments.gatesight.benchmarks", "did you mean 'ruler'"]),
+        (gatesight(analyses=["predictor"]), ["experiments.gatesight.analyses[0]", "predictors"]),
+        ({"experiments": {"gatesigth": {}}}, ["'gatesigth'", "did you mean 'gatesight'"]),
+        (
+            {"experiments": {"wg_kv": {"models": ["lab-hybrid"]}}},
+            ["lab-hybrid runs ruler both in gatesight and in wg_kv"],
+        ),
+        (methods(it={"eviction": "snapvk"}), ["methods.it.eviction", "did you mean 'snapkv'", "keydiff"]),
+        (methods(it={"evict": "snapkv"}), ["methods.it", "did you mean 'eviction'"]),
+        (methods(snapkv={"eviction": {"windw": 3}}), ["snapkv", "did you mean 'window'"]),
+        (methods(snapkv={"eviction": {"window": 0}}), ["snapkv", "window"]),
+        (methods(snapkv={"allocation": "flt"}), ["allocation", "did you mean 'flat'"]),
+        (methods(it={"admission": "local_attenton"}), ["admission", "did you mean 'local_attention'"]),
+        (
+            methods(it={"admission": {"method": "local_attention", "sinks": 900}}),
+            ["900 sinks", "local_attention.sinks"],
+        ),
+        (methods(it={"selection": {"method": "quest", "budget": 8}}), ["no room for a page", "quest.local"]),
         ({"labels": {"corpora": ["kjv", "stdlb"]}}, ["labels.corpora", "did you mean 'stdlib'"]),
         ({"labels": {"corpora": ["kjv"]}}, ["labels.corpora", "at least 2"]),
         ({"labels": {"corpora": ["kjv", "kjv"]}}, ["labels.corpora", "twice"]),
         ({"labels": {"tokens": [300, 200]}}, ["labels.tokens", "300 to 200"]),
-        ({"eviction": {"full": {}}}, ["eviction.full", "unpruned model"]),
-        ({"admission": {"dense": {"method": "local_attention"}}}, ["admission.dense", "unpruned model"]),
+        (methods(full={"eviction": "full"}), ["methods.full", "unpruned model"]),
+        (methods(dense={"admission": "local_attention"}), ["methods.dense", "unpruned model"]),
         ({"device": "gpu"}, ["device", "cuda"]),
         ({"estimators": {"learning_rate": 0}}, ["estimators.learning_rate", "above 0"]),
     ],
@@ -99,14 +123,6 @@ def test_a_tier_file_that_is_not_yaml(tmp_path, monkeypatch):
         config.load({"tier": "bad"})
 
 
-def test_a_model_in_the_wrong_role(tmp_path, monkeypatch, tiny_dense_dir):
-    models = {"lab-hybrid": {"path": str(tiny_dense_dir)}, "lab-dense": {"path": str(tiny_dense_dir)}}
-    registry = tmp_path / "models.yaml"
-    registry.write_text(yaml.safe_dump({"models": models}))
-    monkeypatch.setattr(config.registry.entries, "__defaults__", (registry,))
-    assert "name it under models.dense" in sentence()
-
-
 def test_a_registry_entry_without_a_place(tmp_path, monkeypatch):
     registry = tmp_path / "models.yaml"
     registry.write_text("models: {lab-hybrid: {dtype: float32}}")
@@ -117,7 +133,12 @@ def test_a_registry_entry_without_a_place(tmp_path, monkeypatch):
 def test_ready_names_what_this_machine_lacks(monkeypatch, tmp_path):
     import torch
 
-    settings = config.load({"tier": "lab", "models": {"hybrid": ["Qwen3.8-27B"], "dense": ["Qwen3-4B-Instruct-2507"]}})
+    settings = config.load(
+        {
+            "tier": "lab",
+            "experiments": {"gatesight": {"models": ["Qwen3.8-27B"]}, "wg_kv": {"models": ["Qwen3-4B-Instruct-2507"]}},
+        }
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="no CUDA GPU is visible"):
         config.ready(settings)
@@ -158,7 +179,14 @@ def test_code_identity_ignores_comments_and_docstrings(tmp_path):
     assert identity.code([file]) != first
 
 
-def test_method_identity_names_options_and_code():
-    found = identity.methods({"short": {"method": "snapkv", "window": 8}, "random": {}}, {"local_attention": {}})
-    assert list(found) == ["short", "random", "local_attention"]
-    assert found["short"]["window"] == 8 and found["short"]["code"] != found["random"]["code"]
+def test_method_identity_follows_the_code_of_all_parts():
+    quest = {"method": "quest", "budget": 300}
+    table = {
+        "snapkv": {"eviction": "snapkv"},
+        "short": {"eviction": {"method": "snapkv", "window": 8}},
+        "both": {"eviction": "snapkv", "selection": quest},
+    }
+    found = identity.methods(table)
+    assert found["snapkv"] == found["short"] != found["both"]
+    assert identity.artifacts(table) == []
+    assert identity.artifacts(table | {"it": {"eviction": "gatesight", "selection": quest}}) == ["estimators"]

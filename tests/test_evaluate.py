@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import pandas as pd
 import pytest
 import torch
 
 from kvrepro.benchmarks.example import Example, Question, render
+from kvrepro.cache.admitted import Policy
 from kvrepro.errors import InputError
 from kvrepro.evaluate import protocol
-from kvrepro.evaluate.arms import Arm, admission_arms, check_budgets, eviction_arms
+from kvrepro.evaluate.arms import Arm, check_budgets
+from kvrepro.evaluate.arms import arms as arms_of
 from kvrepro.evaluate.protocol import evaluate
-from kvrepro.methods import admission, eviction
+from kvrepro.methods import admission, eviction, selection
+from kvrepro.methods.admission.base import Admission
 from kvrepro.results import ANSWERS, read_rows, valid, write_rows
 
 BASE = {"paper": "gatesight", "experiment": "ruler", "tier": "test"}
@@ -39,7 +43,7 @@ def arms():
     made = []
     for name in ("random", "keydiff", "snapkv"):
         method = eviction.build(name)
-        made += [Arm(name, method, kept) for kept in (0.1, 0.5, 1.0)]
+        made += [Arm(name, eviction=method, kept=kept) for kept in (0.1, 0.5, 1.0)]
     return made
 
 
@@ -80,7 +84,7 @@ def test_hashes_and_options_are_recorded(rows, tiny_hybrid):
     first = rows[rows["item"] == 0]
     assert set(first["token_sha256"]) == {prompt.token_sha256}
     options = json.loads(rows[rows["method"] == "snapkv"]["options"].iloc[0])
-    assert options == {"allocation": "flat", "kernel": 7, "window": 32}
+    assert options == {"allocation": "flat", "eviction": {"method": "snapkv", "kernel": 7, "window": 32}}
 
 
 def test_a_gate_proportional_allocation_can_be_given_to_any_method(tiny_hybrid):
@@ -88,7 +92,7 @@ def test_a_gate_proportional_allocation_can_be_given_to_any_method(tiny_hybrid):
         def layer_weights(self, prefill):
             return torch.tensor([1.0, 3.0])
 
-    arm = Arm("gated", Gated(), 0.2, allocation="gate_proportional")
+    arm = Arm("gated", eviction=Gated(), kept=0.2, allocation="gate_proportional")
     got = pd.DataFrame(evaluate(tiny_hybrid, [example()], [arm], score, BASE))
     row = got[got["method"] == "gated"].iloc[0]
     assert row.ok and json.loads(row.options)["allocation"] == "gate_proportional"
@@ -97,7 +101,9 @@ def test_a_gate_proportional_allocation_can_be_given_to_any_method(tiny_hybrid):
 def test_admission_goes_through_the_same_evaluation(tiny_dense):
     method = admission.build("local_attention", {"sinks": 4})
     got = pd.DataFrame(
-        evaluate(tiny_dense, [example()], [Arm("local_attention", method, k) for k in (0.2, 1.0)], score, BASE)
+        evaluate(
+            tiny_dense, [example()], [Arm("local_attention", admission=method, kept=k) for k in (0.2, 1.0)], score, BASE
+        )
     )
     ANSWERS.validate(got)
     local = got[(got["method"] == "local_attention") & (got["budget"] == 0.2)].iloc[0]
@@ -112,7 +118,9 @@ def test_a_cache_that_keeps_too_much_is_marked_and_left_out(tiny_hybrid, monkeyp
         return real(scores, counts + 1, protected, context)
 
     monkeypatch.setattr(protocol, "keep_top", generous)
-    got = pd.DataFrame(evaluate(tiny_hybrid, [example()], [Arm("random", eviction.build("random"), 0.5)], score, BASE))
+    got = pd.DataFrame(
+        evaluate(tiny_hybrid, [example()], [Arm("random", eviction=eviction.build("random"), kept=0.5)], score, BASE)
+    )
     bad = got[got["method"] == "random"]
     assert (bad["failed_checks"] == "budget").all() and not bad["ok"].any()
     write_rows(got, tmp_path / "rows.parquet", {})
@@ -120,7 +128,9 @@ def test_a_cache_that_keeps_too_much_is_marked_and_left_out(tiny_hybrid, monkeyp
 
 
 def marked(tiny_hybrid, kept=0.5):
-    got = pd.DataFrame(evaluate(tiny_hybrid, [example()], [Arm("random", eviction.build("random"), kept)], score, BASE))
+    got = pd.DataFrame(
+        evaluate(tiny_hybrid, [example()], [Arm("random", eviction=eviction.build("random"), kept=kept)], score, BASE)
+    )
     return set(got[got["method"] == "random"]["failed_checks"])
 
 
@@ -153,7 +163,9 @@ def test_entries_that_are_only_hidden_are_marked(tiny_hybrid, monkeypatch):
         return children
 
     monkeypatch.setattr(protocol, "fork", hidden)
-    monkeypatch.setattr(protocol, "Arm", lambda name, method, kept: Arm(name, method, 0.5))  # no full child beside it
+    monkeypatch.setattr(
+        protocol, "Arm", lambda name, **parts: Arm(name, **parts | {"kept": 0.5})
+    )  # no full child beside it
     assert "compaction" in next(iter(marked(tiny_hybrid)))
 
 
@@ -163,7 +175,7 @@ def test_a_score_that_is_not_finite_names_the_context(tiny_hybrid):
             return [s.fill_(float("nan")) for s in super().score(prefill)]
 
     with pytest.raises(InputError, match=r"ruler/niah_single_1 item 0.*broken.*not finite"):
-        list(evaluate(tiny_hybrid, [example()], [Arm("broken", Broken(), 0.5)], score, BASE))
+        list(evaluate(tiny_hybrid, [example()], [Arm("broken", eviction=Broken(), kept=0.5)], score, BASE))
 
 
 def test_a_context_shorter_than_its_prefix_is_refused(tiny_hybrid):
@@ -174,17 +186,129 @@ def test_a_context_shorter_than_its_prefix_is_refused(tiny_hybrid):
 
 def test_budgets_are_checked_before_a_model_runs():
     with pytest.raises(InputError, match="keeps nothing"):
-        check_budgets([Arm("random", eviction.build("random"), 0.001)], 120, 20)
+        check_budgets([Arm("random", eviction=eviction.build("random"), kept=0.001)], 120, 20)
     with pytest.raises(InputError, match="leaves no window"):
-        check_budgets([Arm("local_attention", admission.build("local_attention"), 0.5)], 120, 20)
+        check_budgets([Arm("local_attention", admission=admission.build("local_attention"), kept=0.5)], 120, 20)
 
 
-def test_arms_come_from_the_configs_tables(tiny_hybrid):
-    table = {"snapkv": {"window": 16}, "keydiff_published": {"method": "keydiff", "anchor": "mean_of_normalised"}}
-    made = eviction_arms(table, [0.1, 0.5], tiny_hybrid, {"estimators": "unused"})
-    assert [(a.name, a.kept) for a in made] == [(n, k) for n in table for k in (0.1, 0.5)]
-    assert made[0].method.window == 16 and made[2].method.name == "keydiff"
-    with pytest.raises(InputError, match=r"eviction.snapvk: .*did you mean 'snapkv'"):
-        eviction_arms({"snapvk": {}}, [0.1], tiny_hybrid, {})
-    with pytest.raises(InputError, match=r"admission.local: .*'local_atention'"):
-        admission_arms({"local": {"method": "local_atention"}}, [0.1])
+def test_arms_come_from_the_config(tiny_hybrid):
+    methods = {
+        "snapkv": {"eviction": {"method": "snapkv", "window": 16}},
+        "keydiff_published": {"eviction": {"method": "keydiff", "anchor": "mean_of_normalised"}, "kept": [0.3]},
+        "quest": {"selection": {"method": "quest", "local": 8}, "over": {"selection": {"budget": [32, 64]}}},
+        "both": {"admission": "local_attention", "selection": {"method": "quest", "budget": 300}},
+    }
+    made = arms_of(methods, [0.1, 0.5], "experiments.wg_kv.methods", tiny_hybrid)
+    assert [(a.name, a.kept) for a in made] == [
+        ("snapkv", 0.1),
+        ("snapkv", 0.5),
+        ("keydiff_published", 0.3),
+        ("quest@budget=32", None),
+        ("quest@budget=64", None),
+        ("both", 0.1),
+        ("both", 0.5),
+    ]
+    assert made[0].eviction.window == 16 and made[2].eviction.name == "keydiff"
+    assert made[4].selection.budget == 64 and made[5].admission.sinks == 128 and made[5].selection.budget == 300
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ({"eviction": "snapvk"}, "it.eviction: .*did you mean 'snapkv'"),
+        ({"admission": {"method": "local_atention"}}, "it.admission: .*did you mean 'local_attention'"),
+        ({"eviction": {"window": 3}}, "it.eviction: the key 'method' is missing"),
+        ({"evicton": "snapkv"}, "key 'evicton' is unknown; did you mean 'eviction'"),
+        ({"kept": [0.5]}, "names no method"),
+        ({"eviction": "snapkv", "admission": "local_attention"}, "combine either of them with a selection"),
+        (
+            {"selection": {"method": "quest", "budget": 300}, "kept": [0.5]},
+            "no part of this method takes a kept fraction",
+        ),
+        ({"admission": "local_attention", "allocation": "flat"}, "only an eviction method has an allocation"),
+        ({"eviction": "snapkv", "allocation": "flt"}, "did you mean 'flat'"),
+        ({"eviction": "snapkv", "over": {"admission": {"sinks": [1]}}}, "over: part 'admission' is unknown"),
+        ({"eviction": "snapkv", "over": {"eviction": {"windw": [1]}}}, "did you mean 'window'"),
+    ],
+    ids=str,
+)
+def test_a_method_that_cannot_be_run_is_one_sentence(method, message):
+    with pytest.raises(InputError, match=message):
+        arms_of({"it": method}, [0.1], "methods")
+
+
+def composed(lm, method, sentences=12):
+    """Rows of one method of the config on a model, references left out."""
+    made = arms_of({"it": method}, [0.2, 1.0], "methods", lm)
+    got = pd.DataFrame(evaluate(lm, [example(sentences=sentences)], made, score, BASE))
+    ANSWERS.validate(got)
+    assert got["ok"].all(), got[["method", "budget", "failed_checks"]]
+    return got[got["method"].str.startswith("it")], got[got["method"] == "dense"]
+
+
+def answers(rows):
+    return rows.set_index(["budget", "question"])["prediction"].to_dict()
+
+
+@pytest.mark.parametrize("model", ["tiny_dense", "tiny_hybrid"])
+def test_a_selection_holds_everything_and_reads_its_budget(model, request):
+    lm = request.getfixturevalue(model)
+    method = {"selection": {"method": "quest", "budget": 24, "local": 8}}
+    rows, dense = composed(lm, method)
+    assert rows["budget"].isna().all() and (rows["kept_entries"] == lm.geometry.cache_rows * rows["n_tokens"]).all()
+    assert list(rows["prediction"]) != list(dense["prediction"])
+    large, dense = composed(lm, {"selection": {"method": "quest", "budget": 2000}})
+    assert list(large["prediction"]) == list(dense["prediction"])
+
+
+@pytest.mark.parametrize("first", [{"admission": {"method": "local_attention", "sinks": 4}}, {"eviction": "keydiff"}])
+def test_a_selection_goes_with_any_admission_or_eviction(tiny_dense, first):
+    alone, _ = composed(tiny_dense, first)
+    narrow, _ = composed(tiny_dense, first | {"selection": {"method": "quest", "budget": 24, "local": 8}})
+    wide, _ = composed(tiny_dense, first | {"selection": {"method": "quest", "budget": 2000}})
+    assert answers(wide) == answers(alone) != answers(narrow)
+    assert list(narrow["kept_entries"]) == list(alone["kept_entries"])
+
+
+@dataclass
+class Gate(Admission):
+    """Admits by the keys before RoPE; decides itself how much is held."""
+
+    name = "test_gate"
+    tau: float = 0.5
+
+    def admit(self, layer, keys_pre_rope, keys, positions):
+        return keys_pre_rope[..., 0].sigmoid()
+
+    def policy(self, kept, n):
+        return Policy(16, self.admit, self.tau)
+
+
+def test_a_gate_decides_how_much_is_held(tiny_dense):
+    made = [Arm(f"gate{tau}", admission=Gate(tau)) for tau in (0.0, 0.5, 1.1)]
+    got = pd.DataFrame(evaluate(tiny_dense, [example()], made, score, BASE, together=2))
+    assert got["ok"].all() and got[got["method"].str.startswith("gate")]["budget"].isna().all()
+    share = got.groupby("method")["kept_entries"].first() / (tiny_dense.geometry.cache_rows * got["n_tokens"].iloc[0])
+    assert share["gate0.0"] == 1.0 and 0.2 < share["gate0.5"] < 0.9
+    assert share["gate1.1"] == 16 / got["n_tokens"].iloc[0]
+    whole = got[got["method"].isin(["gate0.0", "dense"])].groupby("question")["prediction"].nunique()
+    assert (whole == 1).all()
+
+
+def test_an_entry_that_was_not_admitted_is_marked(tiny_dense, monkeypatch):
+    real = protocol.feed
+
+    def feed(lm, cache, tokens, rows):
+        real(lm, cache, tokens, rows)
+        cache.layers[1].decisions[0][:, 0, 3] ^= True
+
+    monkeypatch.setattr(protocol, "feed", feed)
+    got = pd.DataFrame(evaluate(tiny_dense, [example()], [Arm("gate", admission=Gate())], score, BASE))
+    assert set(got[got["method"] == "gate"]["failed_checks"]) == {"admission"}
+
+
+def test_a_selection_that_does_not_select_is_marked(tiny_dense, monkeypatch):
+    quest = selection.build("quest", {"budget": 24, "local": 8})
+    monkeypatch.setattr(type(quest), "select", lambda self, layer, query, cache: cache.positions >= 0)
+    got = pd.DataFrame(evaluate(tiny_dense, [example()], [Arm("quest", selection=quest)], score, BASE))
+    assert set(got[got["method"] == "quest"]["failed_checks"]) == {"selection"}

@@ -15,8 +15,8 @@ from kvrepro.estimators.mlp import Estimators
 from kvrepro.evaluate.arms import Arm
 from kvrepro.evaluate.protocol import evaluate
 from kvrepro.labels.query_statistics import calibrate
-from kvrepro.methods import admission, eviction
-from kvrepro.methods.admission import base as admission_base
+from kvrepro.methods import admission, eviction, selection
+from kvrepro.methods.selection.base import Held
 from kvrepro.models.capture import prefill
 from kvrepro.training.estimators import initial
 
@@ -65,7 +65,9 @@ def test_every_method_is_evaluated_with_its_own_allocation(name, model, prepared
     context = " The grass is green. The sky is blue." * 8
     example = Example("ruler", "vt", 0, 1, "Remember this.\n", context, (Question("\nWhat is blue?", ("sky",), 3),))
     method = prepared(name, lm)
-    rows = pd.DataFrame(evaluate(lm, [example], [Arm("it", method, k) for k in (0.2, 1.0)], lambda *_: 0.0, {}))
+    rows = pd.DataFrame(
+        evaluate(lm, [example], [Arm("it", eviction=method, kept=k) for k in (0.2, 1.0)], lambda *_: 0.0, {})
+    )
     assert rows["ok"].all(), rows[["method", "budget", "failed_checks"]]
     for row in rows[rows["method"] == "it"].itertuples():
         body = row.n_tokens - row.protected
@@ -166,11 +168,12 @@ def test_unknown_methods_name_the_nearest():
 
 
 def test_local_attention_admits_sinks_only():
-    policy = admission.build("local_attention", {"sinks": 4}).policy(0.2, 100)
+    method = admission.build("local_attention", {"sinks": 4})
+    policy = method.policy(0.2, 100)
     assert policy.window == 16 and policy.entries == 20
     keys = torch.zeros(1, 2, 10, 8)
-    assert policy.admit(0, keys, torch.arange(10)).tolist() == [[[True] * 4 + [False] * 6] * 2]
-    assert not policy.admit(0, keys, torch.arange(50, 60)).any()
+    assert policy.gate(0, keys, keys, torch.arange(10)).tolist() == [[[1.0] * 4 + [0.0] * 6] * 2]
+    assert not policy.gate(0, keys, keys, torch.arange(50, 60)).any()
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.04, 1.2])
@@ -179,6 +182,72 @@ def test_local_attention_refuses_impossible_budgets(kept):
         admission.build("local_attention", {"sinks": 4}).policy(kept, 100)
 
 
-def test_every_admission_method_is_found():
-    assert "local_attention" in admission.names()
-    assert all(issubclass(c, admission_base.Admission) for c in admission_base.Admission.__subclasses__())
+def held(seed: int, gaps: bool = True) -> tuple[torch.Tensor, Held]:
+    """A query ``[2, 4, 8]`` and caches of 2 rows x 2 KV heads with 90 slots, of which some are empty, each of its
+    own."""
+    draw = torch.Generator().manual_seed(seed)
+    keys = torch.randn(2, 2, 90, 8, generator=draw)
+    positions = torch.rand(2, 2, 200, generator=draw).argsort(-1)[..., :90].sort(-1).values
+    positions[..., -1] = 200  # the token itself
+    if gaps:
+        for row, head in ((0, 1), (1, 0), (1, 1)):
+            empty = torch.rand(89, generator=draw) < 0.2 * (row + head)
+            positions[row, head, :-1][empty] = -1
+    return torch.randn(2, 4, 8, generator=draw), Held(keys, positions)
+
+
+def quest_by_hand(query, cache, row, head, budget, page, local):
+    """Slots that Quest reads in one head, entry by entry."""
+    now = int(cache.positions[row, head].max())
+    slots = [s for s in range(90) if cache.positions[row, head, s] >= 0]
+    near = [s for s in slots if now - int(cache.positions[row, head, s]) < local]
+    old = [s for s in slots if s not in near]
+    pages = [old[i : i + page] for i in range(0, len(old), page)]
+    scores = []
+    for members in pages:
+        best = -math.inf
+        for j in range(2):
+            q, total = query[row, 2 * head + j], 0.0
+            for d in range(8):
+                values = [float(cache.keys[row, head, s, d]) for s in members]
+                total += max(float(q[d]) * min(values), float(q[d]) * max(values))
+            best = max(best, total)
+        scores.append(best if len(members) == page else math.inf)
+    chosen = sorted(range(len(pages)), key=lambda i: -scores[i])[: (budget - local) // page]
+    return sorted(near + [s for i in chosen for s in pages[i]])
+
+
+@pytest.mark.parametrize(("budget", "page", "local"), [(40, 16, 8), (24, 4, 10), (31, 7, 1), (300, 16, 8)])
+def test_quest_by_hand(budget, page, local):
+    query, cache = held(budget)
+    got = selection.build("quest", {"budget": budget, "page": page, "local": local}).select(0, query, cache)
+    for row in range(2):
+        for head in range(2):
+            wanted = quest_by_hand(query, cache, row, head, budget, page, local)
+            assert got[row, head].nonzero()[:, 0].tolist() == wanted
+    assert int(got.sum(-1).max()) <= budget
+
+
+def test_the_score_of_a_page_bounds_those_of_its_keys():
+    from kvrepro.methods.selection.quest import page_scores
+
+    query, cache = held(3, gaps=False)
+    page = torch.arange(90).expand(2, 2, 90) // 9
+    bounds = page_scores(query, cache.keys, page, 10)
+    exact = (query.view(2, 2, 2, 8) @ cache.keys.mT).amax(2).unflatten(-1, (10, 9)).amax(-1)
+    assert (bounds >= exact - 1e-5).all() and not torch.allclose(bounds, exact)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"budget": 20}, "no room for a page of 16"), ({}, "budget"), ({"budget": 300, "page": 0}, "page")],
+)
+def test_quest_refuses_impossible_options(options, message):
+    with pytest.raises(InputError, match=message):
+        selection.build("quest", {"local": 8} | options)
+
+
+def test_every_method_is_found_in_its_family():
+    assert "local_attention" in admission.names() and "quest" in selection.names() and "snapkv" in eviction.names()
+    with pytest.raises(InputError, match="selection method 'qest' is unknown; did you mean 'quest'"):
+        selection.build("qest", {"budget": 300})

@@ -64,7 +64,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
         shutil.copytree(directory, path / "models" / name)
     tier = {
         "description": "for tests",
-        "inherits": "base",
+        "inherits": "lab-base",
         "labels": {
             "corpora": ["kjv", "stdlib"],
             "documents": 2,
@@ -73,8 +73,17 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
             "rollout_tokens": 4,
         },
         "estimators": {"epochs": 1, "positions": 16},
-        "admission": {"local_attention": {"sinks": 4}},
-        "ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"], "kept": [0.2, 1.0]},
+        "experiments": {
+            "gatesight": {"kept": [0.2, 1.0]},
+            "wg_kv": {
+                "kept": [0.2, 1.0],
+                "methods": {
+                    "local_attention": {"admission": {"sinks": 4}},
+                    "quest": {"selection": {"method": "quest", "budget": 64, "local": 16}},
+                },
+            },
+        },
+        "ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]},
     }
     (path / "config/tiers/test.yaml").write_text(yaml.safe_dump(tier))
     (path / "config/config.yaml").write_text("tier: test\n")
@@ -116,9 +125,11 @@ def edit(root: Path, **changes) -> None:
     """Change keys of the small tier."""
     path = root / "config/tiers/test.yaml"
     tier = yaml.safe_load(path.read_text())
-    for section, values in changes.items():
-        tier.setdefault(section, {}).update(values)
-    path.write_text(yaml.safe_dump(tier))
+    path.write_text(yaml.safe_dump(kvrepro.config.merge(tier, changes)))
+
+
+def methods(**named) -> dict:
+    return {"gatesight": {"methods": named}}
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +207,7 @@ def test_a_key_reruns_only_the_jobs_that_use_it(run):
 
 
 def test_kept_fractions_rerun_the_evaluation_alone(run):
-    edit(run, ruler={"kept": [0.5, 1.0]})
+    edit(run, experiments={"gatesight": {"kept": [0.5, 1.0]}, "wg_kv": {"kept": [0.5, 1.0]}})
     assert planned(run) == {"ruler_accuracy": 4} | OF_ACCURACY | {
         "table_ruler": 2,
         "table_ruler_tasks": 2,
@@ -205,12 +216,12 @@ def test_kept_fractions_rerun_the_evaluation_alone(run):
 
 
 def test_a_method_brings_what_it_needs(run):
-    edit(run, eviction={"triattention": {}})
+    edit(run, experiments=methods(triattention={"eviction": "triattention"}))
     assert planned(run) == {"query_statistics": 1, "ruler_accuracy": 2} | OF_ACCURACY
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
-    edit(run, eviction={"snapkv": {"window": 16}})
+    edit(run, experiments=methods(snapkv={"eviction": {"window": 16}}))
     assert planned(run)["ruler_accuracy"] == 2
 
 
@@ -245,7 +256,10 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
     ("change", "sentence"),
     [
         (["--config", "tier=quik"], "tier: tier 'quik' is unknown; did you mean 'quick'?"),
-        (["--config", "eviction={snapvk: {}}"], "eviction method 'snapvk' is unknown; did you mean 'snapkv'?"),
+        (
+            ["--config", "experiments={gatesight: {methods: {it: {eviction: snapvk}}}}"],
+            "eviction method 'snapvk' is unknown; did you mean 'snapkv'?",
+        ),
         (["--config", "device=cuda"], "no CUDA GPU is visible"),
     ],
     ids=["tier", "method", "device"],
@@ -280,7 +294,7 @@ def test_scripts_named_in_rules_exist_and_no_other():
 def test_a_toy_method_takes_one_file_and_one_line(run, tmp_path, monkeypatch):
     (tmp_path / "toy.py").write_text(TOY)
     monkeypatch.setattr(eviction, "__path__", [*eviction.__path__, str(tmp_path)])  # stands for the package's folder
-    edit(run, eviction={"toy": {}})
+    edit(run, experiments=methods(toy={"eviction": "toy"}))
     assert planned(run) == {"ruler_accuracy": 2} | OF_ACCURACY
     assert snakemake(run).returncode == 0
     (tmp_path / "toy.py").write_text(TOY.replace("A toy", "Another toy"))
@@ -397,24 +411,22 @@ def test_scripts_from_prompts_to_claims(script, site):
         {"settings": config["predictors"]},
         **hybrid,
     )
-    experiments = set(read_rows(rows)["experiment"])
-    assert experiments == {"predictors", "label_checks", "layer_gates", "example_document"}
+    assert set(read_rows(rows)["experiment"]) == {"predictors", "label_checks", "layer_gates", "example_document"}
 
-    for model, tables in (
-        ("lab-hybrid", {"eviction": config["eviction"] | {"triattention": {}}, "admission": {}}),
-        ("lab-dense", {"eviction": {}, "admission": config["admission"]}),
+    experiments = config["experiments"]
+    for model, paper, more in (
+        ("lab-hybrid", "gatesight", {"triattention": {"eviction": "triattention"}}),
+        ("lab-dense", "wg_kv", {}),
     ):
+        named = experiments[paper]["methods"] | more
+        params = {"kept": experiments[paper]["kept"], "methods": named, "paper": paper}
         out = f"results/test/accuracy/{model}/ruler/qa_1.parquet"
         inputs = Named(model=[], prompts=f"{model}.jsonl", estimators="estimators")
         inputs.query_statistics = "query_statistics"
-        script("accuracy", inputs, Named(rows=out), {"kept": ruler["kept"], "tables": tables}, model=model, task="qa_1")
+        script("accuracy", inputs, Named(rows=out), params, model=model, task="qa_1")
         found = read_rows(out)
-        assert found["ok"].all() and set(found["method"]) == {
-            "dense",
-            "full",
-            *tables["eviction"],
-            *tables["admission"],
-        }
+        assert found["ok"].all() and set(found["method"]) == {"dense", "full", *named}
+        assert set(found["paper"]) == {paper}
         assert {"wall_seconds", "weights", "params", "rule"} <= set(json.loads(Path(f"{out}.json").read_text()))
 
     accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
@@ -434,7 +446,7 @@ def test_scripts_from_prompts_to_claims(script, site):
         Named(rows=[rows, accuracy], reference=[]),
         Named(csv="claims.csv", md="claims.md"),
         {
-            "models": {"test": config["models"]},
+            "models": {"test": {paper: experiment["models"] for paper, experiment in experiments.items()}},
             "lab": ["lab-hybrid", "lab-dense"],
             "commands": kvrepro.config.commands() | {"test": "make reproduce TIER=test"},
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from kvrepro.benchmarks.ruler.sources import OFFICIAL_FILES
 from kvrepro.data import corpora
 from kvrepro.data.sources import source
 from kvrepro.errors import InputError, unknown
-from kvrepro.evaluate.arms import admission_arms, check_budgets, eviction_arms
-from kvrepro.methods import allocation, eviction
+from kvrepro.evaluate.arms import FAMILIES, arms, check_budgets
 from kvrepro.models import registry
 from kvrepro.results import REFERENCES
 
 TIERS = Path("config/tiers")
 SCHEMAS = Path("workflow/schemas")
+BENCHMARKS = ("ruler",)
 ROOM = 256  #: tokens of a RULER prompt that are question and answer, at most
 
 
@@ -45,7 +46,7 @@ def read_tier(name: str) -> dict[str, Any]:
     """A tier file with what it inherits; a key that is a mapping is merged, any other is replaced."""
     path = TIERS / f"{name}.yaml"
     if not path.exists():
-        raise unknown("tier", name, (p.stem for p in TIERS.glob("*.yaml") if p.stem != "base"), "tier")
+        raise unknown("tier", name, tiers(), "tier")
     try:
         content = yaml.safe_load(path.read_text()) or {}
     except yaml.YAMLError as error:
@@ -113,22 +114,17 @@ def _describe(definition: dict, path: Iterable[str | int]) -> str:
     """The description of a key in a schema; an entry of a list has its list's."""
     node, text = definition, ""
     for part in path:
+        inner = definition["$defs"][node["$ref"].rsplit("/", 1)[-1]] if "$ref" in node else node
         if isinstance(part, int):
-            node = node.get("items", {})
+            node = inner.get("items", {})
         else:
-            node = node.get("properties", {}).get(part) or node.get("additionalProperties") or {}
+            node = inner.get("properties", {}).get(part) or inner.get("additionalProperties") or {}
         text = node.get("description", text)
     return text
 
 
 def check(settings: Mapping[str, Any]) -> None:
     """What a schema cannot say: names that must exist, values that must fit each other."""
-    known = registry.entries()
-    for role, names in settings["models"].items():
-        for name in names:
-            if name not in known:
-                raise unknown("model", name, known, f"models.{role}")
-            _check_role(role, name, known[name])
     _check_labels(settings["labels"])
     ruler = settings["ruler"]
     for task in ruler["tasks"]:
@@ -139,27 +135,47 @@ def check(settings: Mapping[str, Any]) -> None:
         raise unknown("corpus", prose, corpora.names(), "ruler.sources.prose")
     if prose is None and "essays" not in ruler["sources"]:
         raise InputError("ruler.sources: there is no haystack; give prose or essays.")
-    for family in ("eviction", "admission"):
-        if taken := [name for name in REFERENCES if name in settings[family]]:
-            raise InputError(
-                f"{family}.{taken[0]}: rows of the unpruned model have this name; give the arm another one and name "
-                "its method with the key method."
-            )
-    made_later = {field: "" for name in eviction.names() for field in eviction.artifacts(name)}
-    arms = eviction_arms(settings["eviction"], ruler["kept"], None, made_later)
-    for arm in arms:
-        if arm.rule not in allocation.RULES:
-            raise unknown("allocation", arm.rule, allocation.RULES, f"eviction.{arm.name}.allocation")
+    for paper, experiment in settings["experiments"].items():
+        _check_experiment(f"experiments.{paper}", experiment, settings)
+    owners: dict[tuple[str, str], str] = {}
+    for paper, experiment in settings["experiments"].items():
+        for pair in product(experiment["models"], experiment["benchmarks"]):
+            if (other := owners.setdefault(pair, paper)) != paper:
+                raise InputError(
+                    f"experiments: {pair[0]} runs {pair[1]} both in {other} and in {paper}; put the methods into one."
+                )
+
+
+def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    known = registry.entries()
+    for name in experiment["models"]:
+        if name not in known:
+            raise unknown("model", name, known, f"{where}.models")
+        if "predictors" in experiment.get("analyses", []):
+            _check_recurrent(name, known[name], where)
+    for name in experiment["benchmarks"]:
+        if name not in BENCHMARKS:
+            raise unknown("benchmark", name, BENCHMARKS, f"{where}.benchmarks")
+    if taken := [name for name in REFERENCES if name in experiment["methods"]]:
+        raise InputError(
+            f"{where}.methods.{taken[0]}: rows of the unpruned model have this name; give the method another one."
+        )
+    made_later = {field: "" for family in FAMILIES.values() for n in family.names() for field in family.artifacts(n)}
+    made = arms(experiment["methods"], experiment["kept"], f"{where}.methods", artifacts=made_later)
     try:
-        check_budgets(arms + admission_arms(settings["admission"], ruler["kept"]), ruler["length"] - ROOM, protected=0)
+        check_budgets(made, settings["ruler"]["length"] - ROOM, protected=0)
     except InputError as error:
-        raise InputError(f"ruler.kept at ruler.length {ruler['length']}: {error}") from error
+        raise InputError(f"{where}.kept at ruler.length {settings['ruler']['length']}: {error}") from error
 
 
 def commands() -> dict[str, str]:
     """What reproduces each shipped tier, by its name; tiers that need a GPU are installed with the stack cuda."""
-    names = sorted(path.stem for path in TIERS.glob("*.yaml") if path.stem != "base")
-    return {name: command(name, read_tier(name)["device"]) for name in names}
+    return {name: command(name, read_tier(name)["device"]) for name in tiers()}
+
+
+def tiers() -> list[str]:
+    """Names of the tiers; a file without a description is only there to be inherited."""
+    return sorted(path.stem for path in TIERS.glob("*.yaml") if "\ndescription: " in f"\n{path.read_text()}")
 
 
 def command(tier: str, device: str) -> str:
@@ -167,15 +183,16 @@ def command(tier: str, device: str) -> str:
     return f"make reproduce TIER={tier}" + (" STACK=cuda" if device.startswith("cuda") else "")
 
 
-def _check_role(role: str, name: str, entry: Mapping[str, Any]) -> None:
-    """A local model must be of the class its role studies; hub models are read when they are loaded."""
+def _check_recurrent(name: str, entry: Mapping[str, Any], where: str) -> None:
+    """A local model must have the layers that predictors read; hub models are looked at when they are loaded."""
     path = Path(entry.get("path", "")) / "config.json"
     if "path" in entry and path.exists():
         config = json.loads(path.read_text())
-        kinds = config.get("text_config", config).get("layer_types", [])
-        if (role == "hybrid") != ("linear_attention" in kinds):
-            other = {"hybrid": "dense", "dense": "hybrid"}[role]
-            raise InputError(f"models.{role}: {name!r} is not of that class ({path}); name it under models.{other}.")
+        if "linear_attention" not in config.get("text_config", config).get("layer_types", []):
+            raise InputError(
+                f"{where}.analyses: predictors read Gated DeltaNet layers, and {name!r} has none ({path}); name a "
+                "hybrid model or leave the analysis out."
+            )
 
 
 def _check_labels(labels: Mapping[str, Any]) -> None:
@@ -194,7 +211,7 @@ def _check_labels(labels: Mapping[str, Any]) -> None:
 def ready(settings: Mapping[str, Any], local: bool = True) -> None:
     """Raise InputError when this machine lacks what the tier needs: files, weights, and a GPU where jobs run here."""
     known = registry.entries()
-    for name in (n for names in settings["models"].values() for n in names):
+    for name in dict.fromkeys(n for experiment in settings["experiments"].values() for n in experiment["models"]):
         path = known[name].get("path")
         if path and not list(Path(path).glob("*.safetensors")):
             raise InputError(f"model {name!r}: {path} holds no weights; restore it (git checkout {path}) or train it.")

@@ -15,7 +15,7 @@ from typing import Any
 
 from kvrepro.benchmarks.ruler.sources import OFFICIAL_FILES
 from kvrepro.data.sources import Shipped, manifest, source
-from kvrepro.methods import admission, discovery, eviction
+from kvrepro.evaluate.arms import FAMILIES, parts_of
 from kvrepro.models import registry
 from kvrepro.models.loading import fingerprint
 from kvrepro.results import sha256_file
@@ -58,18 +58,20 @@ def _file(path: str) -> str:
     return sha256_file(path)[:16] if Path(path).exists() else "missing"
 
 
-def methods(eviction_table: Mapping[str, Mapping], admission_table: Mapping[str, Mapping]) -> dict[str, Any]:
-    """Per method of a config its options and a hash of the file that defines it."""
+def methods(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Per method of an experiment a hash of the files that define its parts."""
     found = {}
-    for family, base, table in (
-        (eviction, eviction.Eviction, eviction_table),
-        (admission, admission.Admission, admission_table),
-    ):
-        known = discovery.methods(family, base)
-        for name, options in table.items():
-            file = Path(inspect.getfile(known[options.get("method", name)]))
-            found[name] = dict(options) | {"code": code([file])}
+    for name, said in table.items():
+        parts = parts_of(said, name)
+        files = [inspect.getfile(FAMILIES[family].find(part["method"])) for family, part in parts.items()]
+        found[name] = code(files)
     return found
+
+
+def artifacts(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Names of what the methods of an experiment need from the workflow."""
+    parts = [part for name, said in table.items() for part in parts_of(said, name).items()]
+    return sorted({field for family, part in parts for field in FAMILIES[family].artifacts(part["method"])})
 
 
 def code(paths: Iterable[Path | str]) -> str:

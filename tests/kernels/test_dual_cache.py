@@ -29,13 +29,16 @@ def test_holds_and_attends_to_what_the_exact_cache_does(window):
     flags = mask("one empty", 1, 2, 150)
     flags[:, 0, ::11] = True
     lm = SimpleNamespace(geometry=SimpleNamespace(kv_heads=2, head_dim=32), dtype=torch.float32, device=DEVICE)
-    exact = AdmittedLayer(0, Policy(window, lambda layer, keys, positions: flags[..., positions], 0), lm)
+    before_rope = {}
+    policy = Policy(window, lambda layer, pre, keys, positions: flags[..., positions].float())
+    exact = AdmittedLayer(0, [policy], before_rope, lm)
     keys, values = random((1, 2, 150, 32), 1), random((1, 2, 150, 32), 2)
     at = 0
     for n in [60, 33, *[1] * 30]:
         new = slice(at, at + n)
+        before_rope[0] = keys[:, :, new]
         handed_keys, handed_values = exact.update(keys[:, :, new], values[:, :, new])
-        visible = exact.visible(n)[:, :, -1:]
+        visible = exact.seen_by(n)[0][:, :, -1:]
         if n == 1:
             cache.append(0, keys[:, :, at], values[:, :, at], flags[..., at])
         else:

@@ -19,9 +19,10 @@ rule ruler_accuracy:
     resources:
         gpu=GPU,
     params:
-        kept=config["ruler"]["kept"],
-        tables=tables_of,
-        methods=method_identity,
+        paper=paper_of,
+        kept=kept_of,
+        methods=methods_of,
+        code=method_identity,
         weights=model_weights,
     script:
         "../scripts/accuracy.py"
@@ -44,6 +45,6 @@ rule unpruned_accuracy:
 
 rule accuracy:
     input:
-        expand(rules.unpruned_accuracy.output, model=[*HYBRID, *DENSE]),
-        expand(rules.ruler_accuracy.output, model=[*HYBRID, *DENSE], task=TASKS),
+        expand(rules.unpruned_accuracy.output, model=MODELS),
+        expand(rules.ruler_accuracy.output, model=MODELS, task=TASKS),
         rules.prompts.input,

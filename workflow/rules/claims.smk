@@ -25,8 +25,10 @@ rule claims_of_tier:
     conda:
         "../../envs/conda.yaml"
     params:
-        models={where: dict(SETTINGS[where]["models"]) for where in SETTINGS}
-        | {place: {"hybrid": [], "dense": PROFILE_MODELS} for place in PROFILED},
+        models={
+            where: {paper: e["models"] for paper, e in SETTINGS[where]["experiments"].items()} for where in SETTINGS
+        }
+        | {place: {"wg_kv": PROFILE_MODELS} for place in PROFILED},
         commands=commands() | {HERE: command(HERE, config["device"]), PROFILE: PROFILE_COMMAND},
         lab=[model for model, entry in registry.entries().items() if entry.get("lab")],
         code=identity.code([PACKAGE / "claims", PACKAGE / "analysis"]),

@@ -6,7 +6,6 @@ from kvrepro import identity
 from kvrepro.config import command, commands, load
 from kvrepro.data.sources import source
 from kvrepro.products import FIGURES, TABLES
-from kvrepro.methods import eviction
 from kvrepro.models import registry
 
 PACKAGE = Path(kvrepro.__file__).parent
@@ -14,8 +13,8 @@ HERE = config["tier"]
 RESULTS = f"results/{HERE}"
 LOGS = f"logs/{HERE}"
 BENCHMARKS = f"{RESULTS}/benchmarks"
-HYBRID = config["models"]["hybrid"]
-DENSE = config["models"]["dense"]
+EXPERIMENTS = config["experiments"]
+MODELS = list(dict.fromkeys(model for experiment in EXPERIMENTS.values() for model in experiment["models"]))
 TASKS = config["ruler"]["tasks"]
 CORPORA = {source(entry).name: entry for entry in config["labels"]["corpora"]}
 GPU = int(config["device"].startswith("cuda"))
@@ -55,7 +54,13 @@ def model_tokenizer(wildcards):
 
 def models_of(where, paper):
     """The models a paper's results are measured on in a tier; the first one's figures carry no suffix."""
-    return SETTINGS[where]["models"]["hybrid" if paper == "gatesight" else "dense"]
+    return SETTINGS[where]["experiments"].get(paper, {"models": []})["models"]
+
+
+def analysed(where, analysis):
+    """The models that an analysis is made on in a tier."""
+    experiments = SETTINGS[where]["experiments"].values()
+    return [model for e in experiments if analysis in e.get("analyses", []) for model in e["models"]]
 
 
 def model_of(wildcards):
@@ -63,8 +68,7 @@ def model_of(wildcards):
 
 
 def suffixes(where, paper):
-    first, *more = models_of(where, paper)
-    return ["", *(f"-{model}" for model in more)]
+    return ["" if number == 0 else f"-{model}" for number, model in enumerate(models_of(where, paper))]
 
 
 def lab_of(wildcards):
@@ -93,23 +97,29 @@ def label_files(wildcards):
     return [rules.label_corpus.output[0].format(model=wildcards.model, corpus=corpus) for corpus in CORPORA]
 
 
-def tables_of(wildcards):
-    """The method tables that are run on a model, by family."""
-    eviction_table = config["eviction"] if wildcards.model in HYBRID else {}
-    admission_table = config["admission"] if wildcards.model in DENSE else {}
-    return {"eviction": eviction_table, "admission": admission_table}
+def paper_of(wildcards):
+    """The paper in whose experiment a model runs a benchmark; checked to be one."""
+    return next(
+        paper for paper, e in EXPERIMENTS.items() if wildcards.model in e["models"] and "ruler" in e["benchmarks"]
+    )
+
+
+def methods_of(wildcards):
+    return EXPERIMENTS[paper_of(wildcards)]["methods"]
+
+
+def kept_of(wildcards):
+    return EXPERIMENTS[paper_of(wildcards)]["kept"]
 
 
 def method_identity(wildcards):
-    tables = tables_of(wildcards)
-    return identity.methods(tables["eviction"], tables["admission"])
+    return identity.methods(methods_of(wildcards))
 
 
 def artifacts(wildcards):
     """What the methods of a model need from the workflow, by the name of their field."""
-    named = tables_of(wildcards)["eviction"].items()
-    fields = {field for name, options in named for field in eviction.artifacts(options.get("method", name))}
-    return {field: f"{RESULTS}/{field}/{wildcards.model}.safetensors" for field in sorted(fields)}
+    fields = identity.artifacts(methods_of(wildcards))
+    return {field: f"{RESULTS}/{field}/{wildcards.model}.safetensors" for field in fields}
 
 
 READS = {"accuracy": accuracy_rows, "predictors": predictor_rows}
@@ -138,11 +148,11 @@ def figure_files(where):
 
 def evidence_files(where):
     """Tidy rows that claims are judged by. Committed results may lack some; claims then are not run there."""
-    settings = SETTINGS[where]["models"]
     rows = [
         f"results/{where}/accuracy/{model}/ruler/{task}.parquet"
-        for model in [*settings["hybrid"], *settings["dense"]]
+        for experiment in SETTINGS[where]["experiments"].values()
+        for model in experiment["models"]
         for task in SETTINGS[where]["ruler"]["tasks"]
     ]
-    rows += [f"results/{where}/predictors/{model}.parquet" for model in settings["hybrid"]]
+    rows += [f"results/{where}/predictors/{model}.parquet" for model in analysed(where, "predictors")]
     return rows if where == HERE else [row for row in rows if Path(row).exists()]

@@ -60,6 +60,6 @@ rule predictor_rows:
 
 rule estimators:
     input:
-        expand(rules.estimators_of_model.output, model=HYBRID),
-        expand(rules.held_out_predictors.output, model=HYBRID),
-        expand(rules.predictor_rows.output, model=HYBRID),
+        expand(rules.estimators_of_model.output, model=analysed(HERE, "predictors")),
+        expand(rules.held_out_predictors.output, model=analysed(HERE, "predictors")),
+        expand(rules.predictor_rows.output, model=analysed(HERE, "predictors")),

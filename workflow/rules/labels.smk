@@ -48,4 +48,4 @@ rule query_statistics:
 
 rule labels:
     input:
-        expand(rules.label_corpus.output, model=HYBRID, corpus=CORPORA),
+        expand(rules.label_corpus.output, model=analysed(HERE, "predictors"), corpus=CORPORA),

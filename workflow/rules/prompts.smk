@@ -25,4 +25,4 @@ rule ruler_prompts:
 
 rule prompts:
     input:
-        expand(rules.ruler_prompts.output, model=[*HYBRID, *DENSE]),
+        expand(rules.ruler_prompts.output, model=MODELS),

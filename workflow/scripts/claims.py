@@ -8,10 +8,10 @@ from kvrepro.script import job
 with job(snakemake) as run:
     tier, ledger = snakemake.config["tier"], claims()
     models, given, judged = snakemake.params.models, [*snakemake.input.rows, *snakemake.input.reference], {}
-    for where, roles in models.items():
+    for where, named in models.items():
         rows = [p for p in given if p.startswith(f"results/{where}/")]
         judged[where] = judge(
-            ledger, measured(where.removeprefix("reference/"), rows, roles), snakemake.params.commands
+            ledger, measured(where.removeprefix("reference/"), rows, named), snakemake.params.commands
         )
     write_table(judged[tier], snakemake.output.csv, run.provenance(inputs=checksums(given)))
     write_text(markdown(ledger, judged, snakemake.params.lab), snakemake.output.md)

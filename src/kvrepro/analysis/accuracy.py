@@ -53,12 +53,13 @@ class Accuracy:
 def accuracy(
     rows: pd.DataFrame, tasks: Sequence[str] | None = None, series: Sequence[Series] | None = None
 ) -> Accuracy:
-    """Accuracy of ``series`` over ``tasks`` (all that the rows hold when None) of one model.
+    """Accuracy of ``series`` over ``tasks`` (all that the rows hold when None) of one model. Methods that take no kept
+    fraction, such as a selection or a trained gate, are left out.
 
     Raises InputError when there are no rows, the rows are of several models, or a task has no rows or none that passed
     its checks.
     """
-    scores = rows[rows["metric"] == "score"] if len(rows) else rows
+    scores = rows[(rows["metric"] == "score") & rows["budget"].notna()] if len(rows) else rows
     if scores.empty:
         raise InputError("there are no accuracy rows; run the target accuracy.")
     if scores["model"].nunique() > 1:
@@ -104,4 +105,4 @@ def _block(rows: pd.DataFrame, columns: pd.MultiIndex, task: str) -> tuple[pd.Da
 
 def methods(rows: pd.DataFrame) -> list[str]:
     """Methods in the rows, without the references, in the order in which the config names them."""
-    return [m for m in rows["method"].unique() if m not in REFERENCES]
+    return [m for m in rows.loc[rows["budget"].notna(), "method"].unique() if m not in REFERENCES]

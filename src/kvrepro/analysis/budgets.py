@@ -77,7 +77,7 @@ def budget_arms(lm: LoadedModel, estimators: str, gates: str, kept: Iterable[flo
     arms = []
     for name, (method, rule) in made.items():
         method.prepare(lm)
-        arms += [Arm(name, method, share, rule) for share in kept]
+        arms += [Arm(name, eviction=method, kept=share, allocation=rule) for share in kept]
     return arms
 
 

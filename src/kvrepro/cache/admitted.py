@@ -6,76 +6,108 @@ when the entry was admitted (the mask of §4.2); an entry that has left the wind
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from transformers import DynamicCache
 
 from kvrepro.cache.ragged import EMPTY, RaggedLayer, pack
+from kvrepro.models.gated_attention import keys_before_rope
 from kvrepro.models.loading import LoadedModel
 
-#: ``admit(layer, keys, positions) -> [batch, kv_heads, t] bool``; keys ``[batch, kv_heads, t, head_dim]`` after RoPE.
-Admit = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
+#: ``gate(layer, keys_pre_rope, keys, positions) -> [batch, kv_heads, t]`` in [0, 1]; both keys ``[batch, kv_heads, t,
+#: head_dim]``, before and after RoPE.
+Gate = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Policy:
     """What an admission method decides for one context: the local window and who is admitted beyond it.
 
-    ``entries`` is the number of context entries each head then holds, which the evaluation checks.
+    An entry is admitted where its gate is at least ``threshold`` (τ, §4.2). ``entries`` is the number of context
+    entries that each head then holds, None where the gates decide it.
     """
 
     window: int
-    admit: Admit
-    entries: int
+    gate: Gate
+    threshold: float = 0.5
+    entries: int | None = None
 
 
 class AdmittedLayer(RaggedLayer):
-    """A ragged layer that stores the last ``window`` tokens and, of the older ones, those that were admitted."""
+    """A ragged layer that stores the last tokens of the window and, of the older ones, those that were admitted.
 
-    def __init__(self, index: int, policy: Policy, lm: LoadedModel):
+    Every row of the batch has a policy of its own. ``keys_pre_rope`` holds, by layer number, the keys before RoPE of
+    the forward that is running. ``decisions`` notes for every token that passed whether it was admitted, ``[batch,
+    kv_heads, t]`` a call, so that what is held can be compared with it.
+    """
+
+    def __init__(self, index: int, policies: list[Policy], keys_pre_rope: dict[int, torch.Tensor], lm: LoadedModel):
         g = lm.geometry
-        empty = torch.zeros(1, g.kv_heads, 0, g.head_dim, dtype=lm.dtype, device=lm.device)
+        empty = torch.zeros(len(policies), g.kv_heads, 0, g.head_dim, dtype=lm.dtype, device=lm.device)
         super().__init__(empty, empty, empty[..., 0].long(), seen=0)
-        self.index, self.policy = index, policy
-        self.admitted = torch.zeros(1, g.kv_heads, 0, dtype=torch.bool, device=lm.device)
-        self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.index, self.policies, self.keys_pre_rope = index, policies, keys_pre_rope
+        self.windows = torch.tensor([policy.window for policy in policies], device=lm.device)[:, None, None]
+        self.admitted = torch.zeros(*empty.shape[:3], dtype=torch.bool, device=lm.device)
+        self.decisions: list[torch.Tensor] = []
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
         """Decide on the new entries, hand all that the new queries may see to attention, store what is to stay."""
         t = key_states.shape[2]
         now = torch.arange(self.seen, self.seen + t, device=self.device)
-        new_admitted = self.policy.admit(self.index, key_states, now)
+        decided = self._decide(self.keys_pre_rope.pop(self.index), key_states, now)
+        self.decisions.append(decided)
         keys = torch.cat([self._keys, key_states], 2)
         values = torch.cat([self._values, value_states], 2)
         positions = torch.cat([self.positions, now.expand(*key_states.shape[:2], t)], 2)
-        admitted = torch.cat([self.admitted, new_admitted], 2)
+        admitted = torch.cat([self.admitted, decided], 2)
         self.seen += t
-        self._pending = positions, admitted
-        stays = (positions != EMPTY) & (admitted | (positions >= self.seen - self.policy.window))
+        self._handed = positions, admitted
+        stays = (positions != EMPTY) & (admitted | (positions >= self.seen - self.windows))
         self._keys, self._values, self.positions = pack(keys, values, positions, stays)
         self.admitted = pack(admitted[..., None], admitted[..., None], positions, stays)[0][..., 0]
         self.used = self._keys.shape[2]
         keys.kvrepro_layer = self
         return keys, values
 
-    def visible(self, t: int) -> torch.Tensor:
-        """The mask of §4.2 over what :meth:`update` handed out: ``[batch, kv_heads, t, entries]`` bool."""
-        positions, admitted = self._pending
-        self._pending = None
+    def _decide(self, keys_pre_rope: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        rows = [
+            policy.gate(self.index, keys_pre_rope[i : i + 1], keys[i : i + 1], positions) >= policy.threshold
+            for i, policy in enumerate(self.policies)
+        ]
+        return torch.cat(rows)
+
+    def seen_by(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mask of §4.2 over what :meth:`update` handed out, and the positions of that."""
+        positions, admitted = self._handed
+        all_positions = positions
         if (positions == positions[:, :1]).all():  # a first prefill: one age matrix serves all heads
             positions = positions[:, :1]
         if (admitted == admitted[:, :1]).all():
             admitted = admitted[:, :1]
         age = torch.arange(self.seen - t, self.seen, device=self.device)[:, None] - positions[:, :, None]
-        return (positions != EMPTY)[:, :, None] & (age >= 0) & ((age < self.policy.window) | admitted[:, :, None])
+        near = (age >= 0) & ((age < self.windows[..., None]) | admitted[:, :, None])
+        return (positions != EMPTY)[:, :, None] & near, all_positions
+
+    def mark(self) -> None:
+        """Remember the present content; no update changes a stored tensor, so nothing is copied."""
+        self._marked = self._keys, self._values, self.positions, self.admitted, self.used, self.seen
+        self._decided = len(self.decisions)
+
+    def rewind(self) -> None:
+        """Return to what was marked."""
+        self._keys, self._values, self.positions, self.admitted, self.used, self.seen = self._marked
+        del self.decisions[self._decided :]
 
 
-def admitted_cache(lm: LoadedModel, policy: Policy) -> Any:
-    """An empty transformers cache whose attention layers follow ``policy``."""
-    cache = DynamicCache(config=lm.model.config)
+@contextmanager
+def admitted_cache(lm: LoadedModel, policies: list[Policy]) -> Iterator[DynamicCache]:
+    """An empty transformers cache whose attention layers follow ``policies``, one a row of the batch; it is valid
+    within the block, where keys are noted before RoPE."""
+    cache, keys_pre_rope = DynamicCache(config=lm.model.config), {}
     for index in lm.geometry.attention_layers:
-        cache.layers[index] = AdmittedLayer(index, policy, lm)
-    return cache
+        cache.layers[index] = AdmittedLayer(index, policies, keys_pre_rope, lm)
+    with keys_before_rope(lm, keys_pre_rope):
+        yield cache

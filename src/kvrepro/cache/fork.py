@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from transformers import DynamicCache
 
 from kvrepro.cache.ragged import RaggedLayer, pack
 from kvrepro.cache.recurrent import repeated
+from kvrepro.cache.session import Session
 from kvrepro.models.capture import Prefill
 from kvrepro.models.loading import LoadedModel
 
 
-def fork(lm: LoadedModel, parent: Prefill, kept: list[list[torch.Tensor]]) -> Children:
+def fork(lm: LoadedModel, parent: Prefill, kept: list[list[torch.Tensor]]) -> Session:
     """One child a row of ``kept``: per child and attention layer a bool mask ``[kv_heads, n]`` of the entries it keeps.
 
     Kept entries are copied to the front of the child's own tensors and the rest is gone; GDN states are copied as they
@@ -29,22 +28,4 @@ def fork(lm: LoadedModel, parent: Prefill, kept: list[list[torch.Tensor]]) -> Ch
         cache.layers[layer] = RaggedLayer(*pack(keys, values, positions, mask), seen=parent.n)
     for layer in g.gdn_layers:
         cache.layers[layer] = repeated([parent.cache.layers[layer]], rows)
-    return Children(cache, g.gdn_layers, g.attention_layers)
-
-
-class Children:
-    """A batch of compacted caches of one context; ask as many questions as you like, each from the same state."""
-
-    def __init__(self, cache: Any, gdn_layers: tuple[int, ...], attention_layers: tuple[int, ...]):
-        self.cache = cache
-        self.attention = [cache.layers[i] for i in attention_layers]
-        self._gdn = {i: repeated([cache.layers[i]], 1) for i in gdn_layers}
-        for layer in self.attention:
-            layer.mark()
-
-    def rewind(self) -> None:
-        """Return to the state after the context, as if nothing had been asked."""
-        for layer in self.attention:
-            layer.rewind()
-        for i, saved in self._gdn.items():
-            self.cache.layers[i] = repeated([saved], 1)
+    return Session(cache, g)

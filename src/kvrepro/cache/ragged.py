@@ -5,7 +5,7 @@ Used in place of transformers' ``DynamicLayer``; attention over it goes through 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from transformers.cache_utils import CacheLayerMixin
@@ -13,12 +13,18 @@ from transformers.cache_utils import CacheLayerMixin
 EMPTY = -1  #: position of a slot that holds no entry
 CHUNK = 64  #: slots added whenever a layer is full
 
+#: ``narrow(query, keys, positions)`` says which entries one decoding token reads: query ``[batch, query_heads,
+#: head_dim]``, keys ``[batch, kv_heads, entries, head_dim]``, positions ``[batch, kv_heads, entries]``, EMPTY where
+#: there is nothing to read; returns ``[batch, kv_heads, entries]`` bool.
+Narrow = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
 
 class RaggedLayer(CacheLayerMixin):
     """Entries of ``batch`` rows x ``kv_heads`` heads, packed to the front, padded to the longest.
 
     ``keys``, ``values``: ``[batch, kv_heads, slots, head_dim]``; ``positions``: ``[batch, kv_heads, slots]``, EMPTY
-    where a slot is padding. ``seen`` counts the tokens that passed, so positions continue after an eviction.
+    where a slot is padding. ``seen`` counts the tokens that passed, so positions continue after an eviction. ``narrow``
+    is what a selection method reads when a single token decodes; without it everything held is read.
     """
 
     is_sliding = False
@@ -31,6 +37,7 @@ class RaggedLayer(CacheLayerMixin):
         self.is_initialized = True
         self.device = keys.device
         self._mark = (self.used, seen)
+        self.narrow: Narrow | None = None
 
     @property
     def keys(self) -> torch.Tensor:
@@ -67,11 +74,20 @@ class RaggedLayer(CacheLayerMixin):
         keys.kvrepro_layer = self
         return keys, self.values
 
-    def visible(self, t: int) -> torch.Tensor:
-        """Which entries the last ``t`` tokens see: ``[batch, kv_heads, t, slots in use]`` bool."""
-        positions = self.positions[:, :, None, : self.used]
+    def visible(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Which entries the last tokens see: ``[batch, kv_heads or 1, t, entries]`` bool, of their queries ``[batch,
+        query_heads, t, head_dim]`` and the keys that :meth:`update` handed out."""
+        seen, positions = self.seen_by(query.shape[2])
+        if self.narrow is None or query.shape[2] > 1:
+            return seen
+        return self.narrow(query[:, :, 0], keys, positions.masked_fill(~seen[:, :, 0], EMPTY))[:, :, None]
+
+    def seen_by(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the last ``t`` tokens could see, ``[batch, kv_heads or 1, t, entries]`` bool, and the positions of the
+        entries, ``[batch, kv_heads, entries]``."""
+        positions = self.positions[:, :, : self.used]
         queries = torch.arange(self.seen - t, self.seen, device=self.device)[:, None]
-        return (positions != EMPTY) & (positions <= queries)
+        return ((positions != EMPTY)[:, :, None]) & (positions[:, :, None] <= queries), positions
 
     def entries(self) -> torch.Tensor:
         """Entries held per row and KV head: ``[batch, kv_heads]``."""

@@ -50,10 +50,10 @@ class Measured:
 
 
 def measured(tier: str, paths: Iterable[str], models: Mapping[str, Sequence[str]]) -> Measured:
-    """What result files of a tier hold. ``models`` are the tier's, by role: hybrid for GateSight, dense for WG-KV."""
+    """What result files of a tier hold. ``models`` are the tier's, by paper."""
     paths = list(paths)
     rows = read_rows(paths) if paths else pd.DataFrame({"model": [], "experiment": []})
-    named = {"gatesight": list(models["hybrid"]), "wg_kv": list(models["dense"])}
+    named = {paper: list(models.get(paper, [])) for paper in TITLES}
     evidence = {m: Evidence(m, rows[rows["model"] == m]) for names in named.values() for m in names}
     hardware: dict[str, set[str]] = {}
     for path in paths:

@@ -1,73 +1,148 @@
-"""From the config's method tables to arms: every method at every kept fraction."""
+"""From an experiment's methods in the config to arms: each combination at every kept fraction or setting."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
-from kvrepro.methods import admission, eviction
-from kvrepro.methods.admission import Admission
-from kvrepro.methods.allocation import per_head_budget
-from kvrepro.methods.eviction import Eviction
+from kvrepro.errors import InputError, unknown
+from kvrepro.methods import admission, allocation, eviction, selection
+from kvrepro.methods.admission.base import Admission
+from kvrepro.methods.eviction.base import Eviction
+from kvrepro.methods.selection.base import Selection
 from kvrepro.models.loading import LoadedModel
+
+FAMILIES = {family.FAMILY.name: family.FAMILY for family in (admission, selection, eviction)}
+KEYS = (*FAMILIES, "allocation", "kept", "over")  #: what a method of the config may say
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One method at one kept fraction, as the rows name it."""
+    """A combination of methods as the rows name it: at most one before the write, one after it, one when reading.
+
+    ``kept`` is the kept fraction, None where no method of the arm takes one. ``allocation`` overrides the rule of the
+    eviction method's paper.
+    """
 
     name: str
-    method: Eviction | Admission
-    kept: float
-    allocation: str | None = None  # overrides the eviction method's own rule
+    admission: Admission | None = None
+    selection: Selection | None = None
+    eviction: Eviction | None = None
+    kept: float | None = None
+    allocation: str | None = None
+
+    @property
+    def parts(self) -> dict[str, Admission | Selection | Eviction]:
+        """The methods by family."""
+        return {family: part for family in FAMILIES if (part := getattr(self, family)) is not None}
 
     @property
     def rule(self) -> str:
-        """Allocation in use; empty for an admission method, which has none."""
-        return self.allocation or getattr(self.method, "allocation", "")
+        """Allocation in use, of an arm with an eviction method."""
+        return self.allocation or self.eviction.allocation
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything is held and read, so that answers must be those of the dense model."""
+        return self.kept == 1.0 and self.selection is None
 
     def options(self) -> str:
-        """The method's options as JSON, without paths of artefacts."""
-        paths = getattr(self.method, "artifacts", ())
-        options = {k: v for k, v in asdict(self.method).items() if k not in paths}
-        return json.dumps(options | ({"allocation": self.rule} if self.rule else {}), sort_keys=True)
+        """The methods with their options as JSON, without paths of artefacts."""
+        said = {
+            family: {"method": part.name} | {k: v for k, v in asdict(part).items() if k not in part.artifacts}
+            for family, part in self.parts.items()
+        }
+        return json.dumps(said | ({"allocation": self.rule} if self.eviction else {}), sort_keys=True)
 
 
-def eviction_arms(
-    table: dict[str, dict[str, Any]], kept: list[float], lm: LoadedModel | None, artifacts: dict[str, str]
+def arms(
+    methods: Mapping[str, Mapping[str, Any]],
+    kept: Sequence[float],
+    where: str,
+    lm: LoadedModel | None = None,
+    artifacts: Mapping[str, str] | None = None,
 ) -> list[Arm]:
-    """Arms of the config's ``eviction`` table: name of the arm -> options of the method.
+    """Arms of the methods of an experiment: name -> what it combines, as config/README.md says.
 
-    An arm is named after its method unless its options say ``method``; ``allocation`` overrides the method's own rule.
-    ``artifacts`` gives the path of each artefact by field name. Raises InputError for an unknown method or option, and
-    for an artefact made for another model; without ``lm`` the artefacts are not read (a config is being checked).
+    A method is named by ``admission``, ``selection``, ``eviction``, or several of them, each the name of a method or a
+    mapping of ``method`` and its options. An arm is made for each fraction of ``kept``, or of the method's own key,
+    where a part of it takes one, and for each combination of settings under ``over``; its name then ends in
+    ``@tau=0.1``. ``artifacts`` gives the path of each artefact by field name; without ``lm`` it is not read (a config
+    is being checked). Raises InputError for an unknown name, option or combination, and for an artefact made for
+    another model.
     """
     made = []
-    for name, given in table.items():
-        options = dict(given)
-        allocation = options.pop("allocation", None)
-        method = eviction.build(options.pop("method", name), options, f"eviction.{name}", artifacts)
-        if lm is not None:
-            method.prepare(lm)
-        made += [Arm(name, method, k, allocation) for k in kept]
+    for name, said in methods.items():
+        at = f"{where}.{name}"
+        for key in said:
+            if key not in KEYS:
+                raise unknown("key", key, KEYS, at)
+        for suffix, parts in _settings(said, at):
+            built = {}
+            for family, options in parts.items():
+                method = options.pop("method")
+                built[family] = FAMILIES[family].build(method, options, f"{at}.{family}", artifacts)
+                if lm is not None:
+                    built[family].prepare(lm)
+            made += _at_fractions(f"{name}{suffix}", built, said, kept, at)
     return made
 
 
-def admission_arms(table: dict[str, dict[str, Any]], kept: list[float]) -> list[Arm]:
-    """Arms of the config's ``admission`` table, named like :func:`eviction_arms`."""
-    made = []
-    for name, given in table.items():
-        options = dict(given)
-        method = admission.build(options.pop("method", name), options, f"admission.{name}")
-        made += [Arm(name, method, k) for k in kept]
-    return made
+def parts_of(said: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
+    """The parts of a method of the config by family: the options of each, with its name under ``method``."""
+    parts = {}
+    for family in FAMILIES:
+        if family in said:
+            part = {"method": said[family]} if isinstance(said[family], str) else dict(said[family])
+            if "method" not in part:
+                raise InputError(f"{where}.{family}: the key 'method' is missing; name the {family} method.")
+            parts[family] = part
+    if not parts:
+        raise InputError(f"{where}: names no method; give {', '.join(FAMILIES)}, or several of them.")
+    if "admission" in parts and "eviction" in parts:
+        raise InputError(
+            f"{where}: eviction scores the entries of a whole prefill, which admission leaves out; combine either of "
+            "them with a selection."
+        )
+    return parts
 
 
-def check_budgets(arms: list[Arm], shortest: int, protected: int) -> None:
+def _settings(said: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
+    """The parts of a method with each combination of the settings it goes ``over``, and how that is called."""
+    swept = []
+    for family, options in said.get("over", {}).items():
+        if family not in parts_of(said, where):
+            raise unknown("part", family, parts_of(said, where), f"{where}.over")
+        for option, values in options.items():
+            if not isinstance(values, list) or not values:
+                raise InputError(f"{where}.over.{family}.{option}: give a list of at least one value.")
+            swept.append([(family, option, value) for value in values])
+    for chosen in product(*swept):
+        parts = parts_of(said, where)
+        for family, option, value in chosen:
+            parts[family][option] = value
+        yield "".join(f"@{option}={value}" for _, option, value in chosen), parts
+
+
+def _at_fractions(name: str, parts: dict[str, Any], said: Mapping[str, Any], kept: Sequence[float], where: str):
+    rule = said.get("allocation")
+    if rule is not None and "eviction" not in parts:
+        raise InputError(f"{where}.allocation: only an eviction method has an allocation; remove it.")
+    if "eviction" in parts and (used := rule or parts["eviction"].allocation) not in allocation.RULES:
+        raise unknown("allocation", used, allocation.RULES, f"{where}.allocation")
+    takes = "eviction" in parts or ("admission" in parts and parts["admission"].by_fraction)
+    if "kept" in said and not takes:
+        raise InputError(f"{where}.kept: no part of this method takes a kept fraction; remove it.")
+    return [Arm(name, **parts, kept=k, allocation=rule) for k in (said.get("kept", kept) if takes else [None])]
+
+
+def check_budgets(arms: Sequence[Arm], shortest: int, protected: int) -> None:
     """Raise InputError, before a model runs, when an arm has no budget in a context of ``shortest`` tokens."""
     for arm in arms:
-        if isinstance(arm.method, Admission):
-            arm.method.policy(arm.kept, shortest)
-        else:
-            per_head_budget(arm.kept, shortest, protected)
+        if arm.admission is not None:
+            arm.admission.policy(arm.kept, shortest)
+        if arm.eviction is not None:
+            allocation.per_head_budget(arm.kept, shortest, protected)

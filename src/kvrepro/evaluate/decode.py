@@ -19,9 +19,10 @@ class Answer:
 
 
 @torch.no_grad()
-def feed(lm: LoadedModel, cache: Any, tokens: torch.Tensor) -> None:
-    """Run the model over a context ``[n]`` for the sake of what the cache then holds."""
-    lm.model(input_ids=tokens[None].to(lm.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
+def feed(lm: LoadedModel, cache: Any, tokens: torch.Tensor, rows: int = 1) -> None:
+    """Run the model over a context ``[n]``, in each of the cache's ``rows``, for the sake of what the cache then
+    holds."""
+    lm.model(input_ids=tokens.expand(rows, -1).to(lm.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
 
 
 @torch.no_grad()

@@ -5,40 +5,72 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
-from types import ModuleType
+from collections.abc import Mapping
 from typing import Any
 
 from kvrepro.errors import InputError, unknown
 
 
-def methods(family: ModuleType, base: type) -> dict[str, type]:
-    """All methods of a family by name: the subclasses of ``base`` that carry a ``name``."""
-    for module in pkgutil.iter_modules(family.__path__):
-        importlib.import_module(f"{family.__name__}.{module.name}")
-    found, todo = {}, [base]
-    while todo:
-        cls = todo.pop()
-        todo += cls.__subclasses__()
-        if "name" in vars(cls):
-            found[cls.name] = cls
-    return dict(sorted(found.items()))
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A package of methods, one file a method, whose module ``base`` defines the class ``base`` that all derive from.
 
+    Nothing is imported before a method is asked for, so that the names of families cost nothing.
+    """
 
-def find(family: ModuleType, base: type, name: str, where: str) -> type:
-    """A method's class by name; InputError names the key ``where`` and the nearest match."""
-    known = methods(family, base)
-    if name not in known:
-        raise unknown(f"{family.__name__.rsplit('.', 1)[-1]} method", name, known, where)
-    return known[name]
+    package: str
+    base: str
 
+    @property
+    def name(self) -> str:
+        """admission, selection or eviction."""
+        return self.package.rsplit(".", 1)[-1]
 
-def build(method: type, options: dict[str, Any], where: str) -> Any:
-    """A method with its options checked; InputError names the option and the nearest match."""
-    fields = {f.name for f in dataclasses.fields(method)}
-    for key in options:
-        if key not in fields:
-            raise unknown("option", key, fields, where)
-    try:
-        return method(**options)
-    except TypeError as error:
-        raise InputError(f"{where}: {error}; give every option that has no default.") from error
+    def methods(self) -> dict[str, type]:
+        """All methods by name: the subclasses of the base that carry a ``name``."""
+        for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
+            importlib.import_module(f"{self.package}.{module.name}")
+        found, todo = {}, [getattr(importlib.import_module(f"{self.package}.base"), self.base)]
+        while todo:
+            cls = todo.pop()
+            todo += cls.__subclasses__()
+            if "name" in vars(cls):
+                found[cls.name] = cls
+        return dict(sorted(found.items()))
+
+    def names(self) -> list[str]:
+        """Names of all methods."""
+        return list(self.methods())
+
+    def find(self, name: str, where: str | None = None) -> type:
+        """A method's class by name; InputError names the key ``where`` and the nearest match."""
+        known = self.methods()
+        if name not in known:
+            raise unknown(f"{self.name} method", name, known, where or self.name)
+        return known[name]
+
+    def artifacts(self, name: str) -> tuple[str, ...]:
+        """Fields of a method that hold the path of an artefact, which the workflow makes for the model."""
+        return self.find(name).artifacts
+
+    def build(
+        self,
+        name: str,
+        options: Mapping[str, Any] | None = None,
+        where: str | None = None,
+        artifact_paths: Mapping[str, str] | None = None,
+    ) -> Any:
+        """A method with its options checked; InputError names what is unknown, and the nearest match.
+
+        ``artifact_paths`` gives paths by field name; a method takes those it lists in ``artifacts``.
+        """
+        method, where = self.find(name, where), where or self.name
+        fields = {f.name for f in dataclasses.fields(method)}
+        for key in options or {}:
+            if key not in fields:
+                raise unknown("option", key, fields, where)
+        paths = {k: v for k, v in (artifact_paths or {}).items() if k in method.artifacts}
+        try:
+            return method(**{**(options or {}), **paths})
+        except TypeError as error:
+            raise InputError(f"{where}: {error}; give every option that has no default.") from error

@@ -55,8 +55,8 @@ def _attention(module, query, key, value, attention_mask, scaling=None, dropout=
     scaling = module.head_dim**-0.5 if scaling is None else scaling
     layer = getattr(key, "kvrepro_layer", None)
     t, tokens = query.shape[2], key.shape[2]
-    if layer is not None and (visible := layer.visible(t)) is not None:
-        out = grouped_attention(query, key, value, visible, scaling)
+    if layer is not None:
+        out = grouped_attention(query, key, value, layer.visible(query, key), scaling)
     else:
         mask = attention_mask
         if mask is None and 1 < t < tokens:  # a chunk after a prefix: causal, aligned to the end

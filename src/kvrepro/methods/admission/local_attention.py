@@ -22,21 +22,23 @@ class LocalAttention(Admission):
     """
 
     name = "local_attention"
+    by_fraction = True
     sinks: int = 128
 
-    def policy(self, kept: float, n: int) -> Policy:
+    def admit(
+        self, layer: int, keys_pre_rope: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
+        """One for sinks, zero for the rest."""
+        return (positions < self.sinks).to(keys.dtype).expand(keys.shape[:3])
+
+    def policy(self, kept: float | None, n: int) -> Policy:
         """Window = round(kept * n) - sinks, at least one token; no limit at kept fraction 1.0."""
         if kept == 1.0:
-            return Policy(UNLIMITED, lambda layer, keys, positions: torch.ones_like(keys[..., 0]).bool(), entries=n)
+            return Policy(UNLIMITED, self.admit, entries=n)
         window = round(kept * n) - self.sinks
         if not 0 < kept <= 1 or window < 1:
             raise InputError(
                 f"local_attention: kept fraction {kept} of {n} tokens leaves no window beside {self.sinks} sinks; "
                 "raise it (at most 1) or lower local_attention.sinks."
             )
-        sinks = self.sinks
-
-        def admit(layer: int, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-            return (positions < sinks).expand(*keys.shape[:3])
-
-        return Policy(window, admit, entries=sinks + window)
+        return Policy(window, self.admit, entries=self.sinks + window)
