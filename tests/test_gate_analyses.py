@@ -210,7 +210,7 @@ def test_budgets_weigh_layers_and_heads_as_asked(tiny_hybrid, files):
     torch.testing.assert_close(
         per_head.layer_weights(parent), gate_statistics.load(files["gates"], tiny_hybrid).kv_heads
     )
-    assert "attention" not in eviction.names() and len(eviction.names()) == len(set(eviction.names()))
+    assert "received_attention" not in eviction.names()
 
 
 def test_rows_under_other_budgets_and_closed_layers(tiny_hybrid, files):
@@ -224,7 +224,10 @@ def test_rows_under_other_budgets_and_closed_layers(tiny_hybrid, files):
     held = budgets.groupby(["item", "budget"])["kept_entries"].nunique()
     assert (held == 1).all()  # whatever the rule, the same total
     options = budgets.set_index("method")["options"].map(json.loads)
-    assert options["exponent_1.5"].iloc[0] == {"exponent": 1.5, "allocation": "gate_proportional"}
+    assert options["exponent_1.5"].iloc[0] == {
+        "eviction": {"method": "gatesight", "exponent": 1.5},
+        "allocation": "gate_proportional",
+    }
     assert options["per_head"].iloc[0]["allocation"] == "gate_proportional_per_head"
     shut = frame[frame["experiment"] == "closed_layers"]
     assert set(shut["method"]) == {"dense", "without 3", "without 3 7"} and len(shut) == 3 * 2

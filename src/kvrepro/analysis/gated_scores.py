@@ -67,10 +67,13 @@ def _gated(values: torch.Tensor, gates: torch.Tensor, root: torch.Tensor) -> tor
 @dataclass
 class ReceivedAttention(Eviction):
     """Evict by the scores of :func:`received`, to ask end to end whether the gate belongs into a score. It is an arm of
-    this analysis and no published method, so it has no name for configs."""
+    this analysis and no published method."""
 
     rows: int
     gated: bool
+
+    def __post_init__(self):
+        self.name = "received_attention"  # for rows; a name of the class would list it as a method of configs
 
     def prepare(self, lm: LoadedModel) -> None:
         """Keep the model, which is run again to score a context."""
