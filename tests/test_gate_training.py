@@ -308,9 +308,11 @@ def test_passkeys_are_repeated_at_the_end(tiny_dense):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_heads_are_identified_saved_and_loaded(form, tiny_dense, recipe, tmp_path):
-    source = heads.gate_source(tiny_dense, recipe()) if form == "wg_kv" else heads.passkey_source(tiny_dense, HEADS)
-    made = replace(HEADS, form=form, learning_rate=0.2, pull=10.0)
-    profile = heads.identify(tiny_dense, made, source, say=lambda text: None)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe().as_dict() | {"lambdas": [1], "head_profile": {"sinks": 2, "window": 6}}))
+    over = {"form": form, "steps": 6, "learning_rate": 0.2, "pull": 10.0, "lengths": [150, 160], "passkeys": 2}
+    over |= {"words": 2, "corpora": ["lexicon"]}
+    profile = heads.identify_from(tiny_dense, path, over, {"lengths": {32: 1}}, say=lambda text: None)
     assert (
         profile.gates.shape == (3, 2) and 0 <= profile.gates.min() <= profile.gates.max() < (0.5, 0.95)[form == "duo"]
     )

@@ -151,11 +151,16 @@ def identify(lm: LoadedModel, recipe: HeadRecipe, source: Source, say: Callable[
 
 
 def identify_from(
-    lm: LoadedModel, path: str | Path, over: Mapping[str, Any] | None = None, say: Callable[[str], None] = print
+    lm: LoadedModel,
+    path: str | Path,
+    over: Mapping[str, Any] | None = None,
+    rows: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = print,
 ) -> HeadProfile:
-    """Identify heads as the recipe file of a model says, with the keys of ``over`` in place of its."""
+    """Identify heads as the recipe file of a model says. ``over`` holds keys of ``head_profile`` that take the place of
+    its own, ``rows`` those of the recipe of gates, whose rows ``wg_kv`` reads."""
     recipe = HeadRecipe.read(path, over)
-    source = passkey_source(lm, recipe) if recipe.form == "duo" else gate_source(lm, GateRecipe.read(path)[0])
+    source = passkey_source(lm, recipe) if recipe.form == "duo" else gate_source(lm, GateRecipe.read(path, rows)[0])
     return identify(lm, recipe, source, say)
 
 
@@ -170,8 +175,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     lm = load_for_training(args.model, args.device)
     over = {"form": args.form} if args.form else {}
-    profile = identify_from(lm, args.recipe, over, lambda text: print(text, flush=True))
-    profile.save(args.out, lm)
+    identify_from(lm, args.recipe, over, say=lambda text: print(text, flush=True)).save(args.out, lm)
 
 
 if __name__ == "__main__":
