@@ -27,13 +27,15 @@ class Policy:
     """What an admission method decides for one context: the local window and who is admitted beyond it.
 
     An entry is admitted where its gate is at least ``threshold`` (τ, §4.2). ``entries`` is the number of context
-    entries that each head then holds, None where the gates decide it.
+    entries that each head then holds, None where the gates decide it. In a forward of several tokens all queries of a
+    ``block`` of positions see as far back as its first one does.
     """
 
     window: int
     gate: Gate
     threshold: float = 0.5
     entries: int | None = None
+    block: int = 1
 
 
 class AdmittedLayer(RaggedLayer):
@@ -49,7 +51,9 @@ class AdmittedLayer(RaggedLayer):
         empty = torch.zeros(len(policies), g.kv_heads, 0, g.head_dim, dtype=lm.dtype, device=lm.device)
         super().__init__(empty, empty, empty[..., 0].long(), seen=0)
         self.index, self.policies, self.keys_pre_rope = index, policies, keys_pre_rope
-        self.windows = torch.tensor([policy.window for policy in policies], device=lm.device)[:, None, None]
+        self.windows, self.blocks = torch.tensor(
+            [[p.window for p in policies], [p.block for p in policies]], device=lm.device
+        )[..., None, None]
         self.admitted = torch.zeros(*empty.shape[:3], dtype=torch.bool, device=lm.device)
         self.decisions: list[torch.Tensor] = []
 
@@ -87,8 +91,10 @@ class AdmittedLayer(RaggedLayer):
             positions = positions[:, :1]
         if (admitted == admitted[:, :1]).all():
             admitted = admitted[:, :1]
-        age = torch.arange(self.seen - t, self.seen, device=self.device)[:, None] - positions[:, :, None]
-        near = (age >= 0) & ((age < self.windows[..., None]) | admitted[:, :, None])
+        now = torch.arange(self.seen - t, self.seen, device=self.device)[:, None]
+        age = now - positions[:, :, None]
+        reach = self.windows[..., None] + (now % self.blocks[..., None] if t > 1 else 0)
+        near = (age >= 0) & ((age < reach) | admitted[:, :, None])
         return (positions != EMPTY)[:, :, None] & near, all_positions
 
     def mark(self) -> None:
