@@ -9,8 +9,9 @@ What differs from the official scripts:
   the cache of the context is restored before each. The script goes on with one cache (its answers are the same where
   nothing is evicted).
 * Instruction, context and question are tokenised apart, as ``example.render`` does.
-* A context is cut as text, on the borders of the tokens that the script keeps: see ``truncate``. A turn whose history is
-  longer than the script reserves is given the room it needs.
+* A context is cut as text, on the borders of the tokens that the script keeps: see ``truncate``. A turn whose history
+  is longer than the script reserves is given the room it needs.
+* jieba, which the official requirements name, is used by no scorer of these tasks.
 * In a chat, an earlier answer follows the generation prompt it would have had, an empty thought included where the
   template writes one.
 """
