@@ -56,7 +56,7 @@ def needle(kind: str, key: str, value: str) -> str:
 def needle_question(kind: str, key: str) -> str:
     """RULER's question for the value of a key, answer prefix included."""
     words = wording(ruler_task("niah_single_1"), type_needle_v=kind, query=key)
-    return (words.question + words.answer_prefix).lstrip("\n")
+    return words.question + words.answer_prefix
 
 
 def needle_instruction(kind: str) -> str:

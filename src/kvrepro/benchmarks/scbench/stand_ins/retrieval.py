@@ -53,26 +53,16 @@ def prefix_suffix(request: Request) -> Draft:
 
 
 def vt(request: Request) -> Draft:
-    """RULER's variable tracking, as published, with a chain for every question."""
-    definition, rng, taken = ruler_task("vt"), request.rng("chains"), set()
+    """RULER's variable tracking as published: one chain and one question, since the lab models follow no more."""
+    definition, rng, taken = ruler_task("vt"), request.rng("chain"), set()
     options = definition.options
-    chains = {}
-    for _ in range(TURNS):
-        names = [
-            draws.variable_name(rng, request.split, options["name_letters"], taken) for _ in range(options["hops"] + 1)
-        ]
-        chains[draws.integer(rng, request.split, options["value_low"], options["value_high"], taken)] = names
-
-    def words(value: str):
-        return wording(definition, query=value, num_v=options["hops"] + 1)
+    letters, hops = options["name_letters"], options["hops"]
+    names = [draws.variable_name(rng, request.split, letters, taken) for _ in range(hops + 1)]
+    value = draws.integer(rng, request.split, options["value_low"], options["value_high"])
+    words = wording(definition, query=value, num_v=hops + 1)
 
     def row(n: int) -> dict:
-        lines = [chain(names, value) for value, names in chains.items()]
-        text = words("").instruction + noise_with(lines, n, request.rng("places"))
-        turns = [
-            {"input": (words(value).question + words(value).answer_prefix).lstrip("\n"), "answer": names}
-            for value, names in chains.items()
-        ]
-        return {"input": text, "multi_turns": turns}
+        text = words.instruction + noise_with([chain(names, value)], n, request.rng("places"))
+        return {"input": text, "multi_turns": [{"input": words.question + words.answer_prefix, "answer": names}]}
 
-    return Draft(row, smallest=options["hops"] + 1)
+    return Draft(row, smallest=hops + 1)
