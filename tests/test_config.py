@@ -23,6 +23,10 @@ def gatesight(**keys) -> dict:
     return {"experiments": {"gatesight": keys}}
 
 
+def ruler(**keys) -> dict:
+    return {"benchmarks": {"ruler": keys}}
+
+
 def methods(**named) -> dict:
     return gatesight(methods=named)
 
@@ -30,12 +34,12 @@ def methods(**named) -> dict:
 @pytest.mark.parametrize("tier", ["quick", "lab", "paper"])
 def test_shipped_tiers_are_valid(tier):
     settings = config.load({"tier": tier})
-    assert settings["tier"] == tier and len(settings["ruler"]["tasks"]) == 13
+    assert settings["tier"] == tier and len(settings["benchmarks"]["ruler"]["tasks"]) == 13
 
 
 def test_lab_is_the_grid_of_the_paper():
     settings = config.load({"tier": "lab"})
-    assert settings["ruler"]["items"] == 100 and settings["ruler"]["length"] == 4096
+    assert settings["benchmarks"]["ruler"]["items"] == 100 and settings["benchmarks"]["ruler"]["length"] == 4096
     assert settings["experiments"]["gatesight"]["kept"] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 
 
@@ -48,9 +52,13 @@ def test_a_tier_changes_only_what_it_names():
 
 def test_overrides_are_laid_over_the_tier_and_null_removes():
     settings = config.load(
-        {"tier": "quick", "ruler": {"items": 3}, "experiments": {"gatesight": {"methods": {"keydiff": None}}}}
+        {
+            "tier": "quick",
+            "benchmarks": {"ruler": {"items": 3}},
+            "experiments": {"gatesight": {"methods": {"keydiff": None}}},
+        }
     )
-    assert settings["ruler"]["items"] == 3 and settings["ruler"]["length"] > 3
+    assert settings["benchmarks"]["ruler"]["items"] == 3 and settings["benchmarks"]["ruler"]["length"] > 3
     methods = settings["experiments"]["gatesight"]["methods"]
     assert "keydiff" not in methods and methods["random"] == {"eviction": "random"}
 
@@ -59,15 +67,16 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
     ("overrides", "parts"),
     [
         ({"tier": "quik"}, ["tier", "'quik'", "did you mean 'quick'"]),
-        ({"rulr": {}}, ["'rulr'", "did you mean 'ruler'", "labels"]),
-        ({"ruler": {"item": 3}}, ["ruler", "'item'", "did you mean 'items'"]),
+        ({"benchmark": {}}, ["'benchmark'", "did you mean 'benchmarks'", "labels"]),
+        ({"benchmarks": {"rulr": {}}}, ["'rulr'", "did you mean 'ruler'"]),
+        (ruler(item=3), ["benchmarks.ruler", "'item'", "did you mean 'items'"]),
         (gatesight(kept=[0]), ["experiments.gatesight.kept[0]", "0 must be above 0", "kept, not removed"]),
         (gatesight(kept=[1.5]), ["experiments.gatesight.kept[0]", "at most 1"]),
         (gatesight(kept=[0.5, 0.5]), ["experiments.gatesight.kept", "repeat"]),
-        ({"ruler": {"length": 100}}, ["ruler.length", "100 must be at least 512"]),
-        ({"ruler": {"items": "two"}}, ["ruler.items", "type integer"]),
-        ({"ruler": {"tasks": ["niah_sngle_1"]}}, ["ruler.tasks", "did you mean 'niah_single_1'"]),
-        ({"ruler": {"sources": {"prose": "kvj"}}}, ["ruler.sources.prose", "did you mean 'kjv'"]),
+        (ruler(length=100), ["benchmarks.ruler.length", "100 must be at least 512"]),
+        (ruler(items="two"), ["benchmarks.ruler.items", "type integer"]),
+        (ruler(tasks=["niah_sngle_1"]), ["benchmarks.ruler.tasks", "did you mean 'niah_single_1'"]),
+        (ruler(sources={"prose": "kvj"}), ["benchmarks.ruler.sources.prose", "did you mean 'kjv'"]),
         (gatesight(models=["lab-hybird"]), ["experiments.gatesight.models", "did you mean 'lab-hybrid'"]),
         (gatesight(models=["lab-dense"]), ["gatesight.analyses", "'lab-dense' has none", "name a hybrid model"]),
         (gatesight(benchmarks=["rulr"]), ["experiments.gatesight.benchmarks", "did you mean 'ruler'"]),
@@ -143,8 +152,8 @@ def test_ready_names_what_this_machine_lacks(monkeypatch, tmp_path):
     with pytest.raises(InputError, match="no CUDA GPU is visible"):
         config.ready(settings)
     config.ready(settings, local=False)  # a cluster's jobs run elsewhere
-    settings["ruler"]["sources"] = {"essays": str(tmp_path / "none.json")}
-    with pytest.raises(InputError, match=r"ruler.sources.essays: .* does not exist"):
+    settings["benchmarks"]["ruler"]["sources"] = {"essays": str(tmp_path / "none.json")}
+    with pytest.raises(InputError, match=r"benchmarks.ruler.sources.essays: .* does not exist"):
         config.ready(settings, local=False)
 
 

@@ -35,8 +35,8 @@ def example(item=0, sentences=12):
     )
 
 
-def score(task, prediction, references):
-    return float(any(r in prediction for r in references))
+def score(example, question, text):
+    return float(any(r in text for r in question.references))
 
 
 def arms():
@@ -109,6 +109,16 @@ def test_admission_goes_through_the_same_evaluation(tiny_dense):
     local = got[(got["method"] == "local_attention") & (got["budget"] == 0.2)].iloc[0]
     assert local.ok and local.kept_entries == tiny_dense.geometry.cache_rows * round(0.2 * local.n_tokens)
     assert got["ok"].all(), "kept fraction 1.0 must answer like the dense model"
+
+
+def test_a_scorer_may_give_several_metrics(tiny_dense):
+    def both(example, question, text):
+        return {"score": 1.0, "official": 0.0}
+
+    got = pd.DataFrame(evaluate(tiny_dense, [example()], [], both, BASE))
+    ANSWERS.validate(got)
+    assert set(zip(got["metric"], got["value"], strict=True)) == {("score", 1.0), ("official", 0.0)}
+    assert not got.duplicated(["method", "question", "metric"]).any() and len(got) == 2 * 2 * 2
 
 
 def test_a_cache_that_keeps_too_much_is_marked_and_left_out(tiny_hybrid, monkeypatch, tmp_path):

@@ -83,7 +83,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
                 },
             },
         },
-        "ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]},
+        "benchmarks": {"ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]}},
     }
     (path / "config/tiers/test.yaml").write_text(yaml.safe_dump(tier))
     (path / "config/config.yaml").write_text("tier: test\n")
@@ -182,7 +182,7 @@ def test_everything_is_made_once(finished):
 
 def test_a_deleted_result_is_made_again_with_what_depends_on_it(run):
     (run / "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet").unlink()
-    assert planned(run) == {"ruler_accuracy": 1} | OF_ACCURACY
+    assert planned(run) == {"benchmark_accuracy": 1} | OF_ACCURACY
 
 
 def test_labels_reach_everything_but_the_dense_model(run):
@@ -194,7 +194,7 @@ def test_labels_reach_everything_but_the_dense_model(run):
             "estimators_of_model": 1,
             "held_out_predictors": 1,
             "predictor_rows": 1,
-            "ruler_accuracy": 2,
+            "benchmark_accuracy": 2,
         }
         | DRAWN
         | OF_ACCURACY
@@ -208,7 +208,7 @@ def test_a_key_reruns_only_the_jobs_that_use_it(run):
 
 def test_kept_fractions_rerun_the_evaluation_alone(run):
     edit(run, experiments={"gatesight": {"kept": [0.5, 1.0]}, "wg_kv": {"kept": [0.5, 1.0]}})
-    assert planned(run) == {"ruler_accuracy": 4} | OF_ACCURACY | {
+    assert planned(run) == {"benchmark_accuracy": 4} | OF_ACCURACY | {
         "table_ruler": 2,
         "table_ruler_tasks": 2,
         "unpruned_accuracy": 2,
@@ -217,12 +217,12 @@ def test_kept_fractions_rerun_the_evaluation_alone(run):
 
 def test_a_method_brings_what_it_needs(run):
     edit(run, experiments=methods(triattention={"eviction": "triattention"}))
-    assert planned(run) == {"query_statistics": 1, "ruler_accuracy": 2} | OF_ACCURACY
+    assert planned(run) == {"query_statistics": 1, "benchmark_accuracy": 2} | OF_ACCURACY
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
     edit(run, experiments=methods(snapkv={"eviction": {"window": 16}}))
-    assert planned(run)["ruler_accuracy"] == 2
+    assert planned(run)["benchmark_accuracy"] == 2
 
 
 def test_dates_start_nothing_and_content_does(run):
@@ -233,7 +233,7 @@ def test_dates_start_nothing_and_content_does(run):
     content[-1] ^= 1
     shard.write_bytes(content)
     assert planned(run) == {
-        "ruler_accuracy": 2,
+        "benchmark_accuracy": 2,
         "unpruned_accuracy": 1,
         "table_ruler": 1,
         "table_ruler_tasks": 1,
@@ -275,7 +275,7 @@ def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
 @pytest.mark.parametrize("profile", ["default", "h200", "slurm"])
 def test_profiles_pass_a_dry_run(run, profile):
     found = planned(run, "--config", "tier=paper", "--workflow-profile", f"workflow/profiles/{profile}", "--forceall")
-    assert found["ruler_accuracy"] == 65
+    assert found["benchmark_accuracy"] == 65
 
 
 def test_lab_models_are_trained_by_their_own_target(run):
@@ -295,12 +295,12 @@ def test_a_toy_method_takes_one_file_and_one_line(run, tmp_path, monkeypatch):
     (tmp_path / "toy.py").write_text(TOY)
     monkeypatch.setattr(eviction, "__path__", [*eviction.__path__, str(tmp_path)])  # stands for the package's folder
     edit(run, experiments=methods(toy={"eviction": "toy"}))
-    assert planned(run) == {"ruler_accuracy": 2} | OF_ACCURACY
+    assert planned(run) == {"benchmark_accuracy": 2} | OF_ACCURACY
     assert snakemake(run).returncode == 0
     (tmp_path / "toy.py").write_text(TOY.replace("A toy", "Another toy"))
     assert planned(run) == {}
     (tmp_path / "toy.py").write_text(TOY.replace("= 1.0", "= 2.0"))
-    assert planned(run)["ruler_accuracy"] == 2
+    assert planned(run)["benchmark_accuracy"] == 2
 
 
 def test_a_stale_lock_is_removed_and_a_held_one_is_not(tmp_path, monkeypatch):
@@ -388,11 +388,10 @@ def script(site, monkeypatch):
 
 def test_scripts_from_prompts_to_claims(script, site):
     config, hybrid = script.config, {"model": "lab-hybrid"}
-    ruler = config["ruler"]
-    settings = {"sources": ruler["sources"], "number": 2, "length": 1000, "seed": 42, "tasks": ["qa_1"]}
+    ruler = config["benchmarks"]["ruler"] | {"tasks": ["qa_1"]}
     for model in ("lab-hybrid", "lab-dense"):
         made = Named(prompts=[f"{model}.jsonl"], manifest=f"{model}.csv")
-        script("ruler_prompts", Named(), made, settings, model=model)
+        script("prompts", Named(), made, {"name": "ruler", "settings": ruler, "seed": 42}, model=model)
     assert len(pd.read_csv("lab-hybrid.csv")) == 2
 
     given = {k: v for k, v in config["labels"].items() if k != "corpora"}
@@ -424,7 +423,7 @@ def test_scripts_from_prompts_to_claims(script, site):
         out = f"results/test/accuracy/{model}/ruler/qa_1.parquet"
         inputs = Named(model=[], prompts=f"{model}.jsonl", estimators="estimators")
         inputs.query_statistics = "query_statistics"
-        script("accuracy", inputs, Named(rows=out), params, model=model, task="qa_1")
+        script("accuracy", inputs, Named(rows=out), params, model=model, benchmark="ruler", task="qa_1")
         found = read_rows(out)
         assert found["ok"].all() and set(found["method"]) == {"dense", "full", *named}
         assert set(found["paper"]) == {paper}

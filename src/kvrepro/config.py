@@ -11,8 +11,7 @@ from typing import Any
 import jsonschema
 import yaml
 
-from kvrepro.benchmarks.ruler import TASKS
-from kvrepro.benchmarks.ruler.sources import OFFICIAL_FILES
+from kvrepro.benchmarks.registry import benchmark
 from kvrepro.data import corpora
 from kvrepro.data.sources import source
 from kvrepro.errors import InputError, unknown
@@ -22,8 +21,6 @@ from kvrepro.results import REFERENCES
 
 TIERS = Path("config/tiers")
 SCHEMAS = Path("workflow/schemas")
-BENCHMARKS = ("ruler",)
-ROOM = 256  #: tokens of a RULER prompt that are question and answer, at most
 
 
 def load(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,15 +123,8 @@ def _describe(definition: dict, path: Iterable[str | int]) -> str:
 def check(settings: Mapping[str, Any]) -> None:
     """What a schema cannot say: names that must exist, values that must fit each other."""
     _check_labels(settings["labels"])
-    ruler = settings["ruler"]
-    for task in ruler["tasks"]:
-        if task not in TASKS:
-            raise unknown("RULER task", task, TASKS, "ruler.tasks")
-    prose = ruler["sources"].get("prose")
-    if prose is not None and prose not in corpora.names():
-        raise unknown("corpus", prose, corpora.names(), "ruler.sources.prose")
-    if prose is None and "essays" not in ruler["sources"]:
-        raise InputError("ruler.sources: there is no haystack; give prose or essays.")
+    for name, given in settings["benchmarks"].items():
+        benchmark(name, "benchmarks").check(given)
     for paper, experiment in settings["experiments"].items():
         _check_experiment(f"experiments.{paper}", experiment, settings)
     owners: dict[tuple[str, str], str] = {}
@@ -154,18 +144,20 @@ def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mappi
         if "predictors" in experiment.get("analyses", []):
             _check_recurrent(name, known[name], where)
     for name in experiment["benchmarks"]:
-        if name not in BENCHMARKS:
-            raise unknown("benchmark", name, BENCHMARKS, f"{where}.benchmarks")
+        if name not in settings["benchmarks"]:
+            raise unknown("benchmark", name, settings["benchmarks"], f"{where}.benchmarks")
     if taken := [name for name in REFERENCES if name in experiment["methods"]]:
         raise InputError(
             f"{where}.methods.{taken[0]}: rows of the unpruned model have this name; give the method another one."
         )
     made_later = {field: "" for family in FAMILIES.values() for n in family.names() for field in family.artifacts(n)}
     made = arms(experiment["methods"], experiment["kept"], f"{where}.methods", artifacts=made_later)
-    try:
-        check_budgets(made, settings["ruler"]["length"] - ROOM, protected=0)
-    except InputError as error:
-        raise InputError(f"{where}.kept at ruler.length {settings['ruler']['length']}: {error}") from error
+    for name in experiment["benchmarks"]:
+        tokens = benchmark(name).shortest(settings["benchmarks"][name])
+        try:
+            check_budgets(made, tokens, protected=0)
+        except InputError as error:
+            raise InputError(f"{where}.kept on {name}, whose contexts may have {tokens} tokens: {error}") from error
 
 
 def commands() -> dict[str, str]:
@@ -215,10 +207,12 @@ def ready(settings: Mapping[str, Any], local: bool = True) -> None:
         path = known[name].get("path")
         if path and not list(Path(path).glob("*.safetensors")):
             raise InputError(f"model {name!r}: {path} holds no weights; restore it (git checkout {path}) or train it.")
-    for key in OFFICIAL_FILES:
-        path = settings["ruler"]["sources"].get(key)
-        if path and not Path(path).exists():
-            raise InputError(f"ruler.sources.{key}: {path} does not exist; download it or name the place where it is.")
+    for name in dict.fromkeys(n for experiment in settings["experiments"].values() for n in experiment["benchmarks"]):
+        for key, path in benchmark(name).reads(settings["benchmarks"][name]).items():
+            if isinstance(path, Path) and not path.exists():
+                raise InputError(
+                    f"benchmarks.{name}.{key}: {path} does not exist; download it or name the place where it is."
+                )
     if local and settings["device"].startswith("cuda"):
         import torch
 

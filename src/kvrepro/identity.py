@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvrepro.benchmarks.ruler.sources import OFFICIAL_FILES
+from kvrepro.benchmarks.registry import Benchmark
 from kvrepro.data.sources import Shipped, manifest, source
 from kvrepro.evaluate.arms import FAMILIES, parts_of
 from kvrepro.models import registry
@@ -45,17 +45,15 @@ def corpus(entry: str | Mapping[str, Any]) -> str:
     return manifest()[found.name]["sha256"][:16] if isinstance(found, Shipped) else str(found)
 
 
-def ruler_sources(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Identity of every text that RULER's items are made of, by corpus or key of the config: the prose, all corpora of
-    the repository where words are counted over them, and official files."""
-    read = set(manifest()) if settings.get("word_count") else set()
-    found = {name: corpus(name) for name in sorted(read | ({settings["prose"]} if settings.get("prose") else set()))}
-    return found | {key: _file(settings[key]) for key in OFFICIAL_FILES if settings.get(key)}
+def texts(benchmark: Benchmark, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Identity of everything that a benchmark's examples are made of."""
+    found = benchmark.reads(settings).items()
+    return {name: _file(text) if isinstance(text, Path) else corpus(text) for name, text in found}
 
 
 @cache
-def _file(path: str) -> str:
-    return sha256_file(path)[:16] if Path(path).exists() else "missing"
+def _file(path: Path) -> str:
+    return sha256_file(path)[:16] if path.exists() else "missing"
 
 
 def methods(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

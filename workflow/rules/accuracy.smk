@@ -1,18 +1,18 @@
 # Accuracy of every method at every kept fraction: one prefill of a context serves all of them.
 
 
-rule ruler_accuracy:
+rule benchmark_accuracy:
     input:
         unpack(artifacts),
         model=model_files,
-        prompts=f"{RESULTS}/prompts/{{model}}/ruler/{{task}}.jsonl",
+        prompts=f"{RESULTS}/prompts/{{model}}/{{benchmark}}/{{task}}.jsonl",
     output:
-        rows=f"{RESULTS}/accuracy/{{model}}/ruler/{{task}}.parquet",
-        provenance=f"{RESULTS}/accuracy/{{model}}/ruler/{{task}}.parquet.json",
+        rows=f"{RESULTS}/accuracy/{{model}}/{{benchmark}}/{{task}}.parquet",
+        provenance=f"{RESULTS}/accuracy/{{model}}/{{benchmark}}/{{task}}.parquet.json",
     log:
-        f"{LOGS}/accuracy/{{model}}/ruler/{{task}}.log",
+        f"{LOGS}/accuracy/{{model}}/{{benchmark}}/{{task}}.log",
     benchmark:
-        f"{BENCHMARKS}/accuracy/{{model}}/ruler/{{task}}.tsv"
+        f"{TIMINGS}/accuracy/{{model}}/{{benchmark}}/{{task}}.tsv"
     conda:
         "../../envs/conda.yaml"
     threads: config["threads"]
@@ -30,7 +30,7 @@ rule ruler_accuracy:
 
 rule unpruned_accuracy:
     input:
-        expand(rules.ruler_accuracy.output.rows, task=TASKS, allow_missing=True),
+        accuracy_files(HERE, "{model}", "ruler"),
     output:
         f"{RESULTS}/accuracy/{{model}}/accuracy.json",
     log:
@@ -38,13 +38,13 @@ rule unpruned_accuracy:
     conda:
         "../../envs/conda.yaml"
     params:
-        length=config["ruler"]["length"],
+        length=config["benchmarks"]["ruler"]["length"],
     script:
         "../scripts/unpruned_accuracy.py"
 
 
 rule accuracy:
     input:
-        expand(rules.unpruned_accuracy.output, model=MODELS),
-        expand(rules.ruler_accuracy.output, model=MODELS, task=TASKS),
+        [f"{RESULTS}/accuracy/{model}/accuracy.json" for model, benchmark in RUNS if benchmark == "ruler"],
+        [file for model, benchmark in RUNS for file in accuracy_files(HERE, model, benchmark)],
         rules.prompts.input,

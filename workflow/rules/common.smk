@@ -1,8 +1,10 @@
 # Paths, and what input functions and params need to know of the config. The logic is in the library.
+from itertools import product
 from pathlib import Path
 
 import kvrepro
 from kvrepro import identity
+from kvrepro.benchmarks.registry import benchmark
 from kvrepro.config import command, commands, load
 from kvrepro.data.sources import source
 from kvrepro.products import FIGURES, TABLES
@@ -12,10 +14,10 @@ PACKAGE = Path(kvrepro.__file__).parent
 HERE = config["tier"]
 RESULTS = f"results/{HERE}"
 LOGS = f"logs/{HERE}"
-BENCHMARKS = f"{RESULTS}/benchmarks"
+TIMINGS = f"{RESULTS}/benchmarks"
 EXPERIMENTS = config["experiments"]
 MODELS = list(dict.fromkeys(model for experiment in EXPERIMENTS.values() for model in experiment["models"]))
-TASKS = config["ruler"]["tasks"]
+RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
 CORPORA = {source(entry).name: entry for entry in config["labels"]["corpora"]}
 GPU = int(config["device"].startswith("cuda"))
 
@@ -32,6 +34,7 @@ wildcard_constraints:
     where="|".join(SETTINGS),
     paper="gatesight|wg_kv",
     model="[A-Za-z0-9._-]+",
+    benchmark="|".join(config["benchmarks"]),
     task="[a-z0-9_]+",
     corpus="[A-Za-z0-9._-]+",
     suffix="(-[A-Za-z0-9._-]+)?",
@@ -75,10 +78,17 @@ def lab_of(wildcards):
     return registry.entry(model_of(wildcards)).get("lab", False)
 
 
+def tasks_of(benchmark, where=HERE):
+    return SETTINGS[where]["benchmarks"][benchmark]["tasks"]
+
+
+def accuracy_files(where, model, benchmark):
+    return [f"results/{where}/accuracy/{model}/{benchmark}/{task}.parquet" for task in tasks_of(benchmark, where)]
+
+
 def accuracy_rows(wildcards):
     """Accuracy of the model of a figure or table, task by task."""
-    root = f"results/{wildcards.where}/accuracy/{model_of(wildcards)}/ruler"
-    return [f"{root}/{task}.parquet" for task in SETTINGS[wildcards.where]["ruler"]["tasks"]]
+    return accuracy_files(wildcards.where, model_of(wildcards), "ruler")
 
 
 def predictor_rows(wildcards):
@@ -99,9 +109,8 @@ def label_files(wildcards):
 
 def paper_of(wildcards):
     """The paper in whose experiment a model runs a benchmark; checked to be one."""
-    return next(
-        paper for paper, e in EXPERIMENTS.items() if wildcards.model in e["models"] and "ruler" in e["benchmarks"]
-    )
+    run = wildcards.model, wildcards.benchmark
+    return next(paper for paper, e in EXPERIMENTS.items() if run in product(e["models"], e["benchmarks"]))
 
 
 def methods_of(wildcards):
@@ -149,10 +158,10 @@ def figure_files(where):
 def evidence_files(where):
     """Tidy rows that claims are judged by. Committed results may lack some; claims then are not run there."""
     rows = [
-        f"results/{where}/accuracy/{model}/ruler/{task}.parquet"
+        file
         for experiment in SETTINGS[where]["experiments"].values()
-        for model in experiment["models"]
-        for task in SETTINGS[where]["ruler"]["tasks"]
+        for model, benchmark in product(experiment["models"], experiment["benchmarks"])
+        for file in accuracy_files(where, model, benchmark)
     ]
     rows += [f"results/{where}/predictors/{model}.parquet" for model in analysed(where, "predictors")]
     return rows if where == HERE else [row for row in rows if Path(row).exists()]

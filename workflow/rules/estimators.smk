@@ -9,7 +9,7 @@ rule estimators_of_model:
     log:
         f"{LOGS}/estimators/{{model}}.log",
     benchmark:
-        f"{BENCHMARKS}/estimators/{{model}}.tsv"
+        f"{TIMINGS}/estimators/{{model}}.tsv"
     conda:
         "../../envs/conda.yaml"
     threads: config["threads"]
@@ -29,7 +29,7 @@ rule held_out_predictors:
     log:
         f"{LOGS}/predictors/{{model}}.folds.log",
     benchmark:
-        f"{BENCHMARKS}/predictors/{{model}}.folds.tsv"
+        f"{TIMINGS}/predictors/{{model}}.folds.tsv"
     conda:
         "../../envs/conda.yaml"
     threads: config["threads"]

@@ -9,7 +9,7 @@ rule label_corpus:
     log:
         f"{LOGS}/labels/{{model}}/{{corpus}}.log",
     benchmark:
-        f"{BENCHMARKS}/labels/{{model}}/{{corpus}}.tsv"
+        f"{TIMINGS}/labels/{{model}}/{{corpus}}.tsv"
     conda:
         "../../envs/conda.yaml"
     threads: config["threads"]

@@ -1,28 +1,30 @@
-# RULER items of all tasks in each model's tokenizer, and their manifest with the hash of every prompt's token ids.
+# Items of all tasks of a benchmark in each model's tokenizer, and their manifest with the hash of every prompt's token ids.
 
 
-rule ruler_prompts:
-    input:
-        model_files,
-    output:
-        prompts=[f"{RESULTS}/prompts/{{model}}/ruler/{task}.jsonl" for task in TASKS],
-        manifest=f"{RESULTS}/prompts/{{model}}/ruler/manifest.csv",
-    log:
-        f"{LOGS}/prompts/{{model}}/ruler.log",
-    conda:
-        "../../envs/conda.yaml"
-    params:
-        tasks=TASKS,
-        length=config["ruler"]["length"],
-        number=config["ruler"]["items"],
-        sources=config["ruler"]["sources"],
-        seed=config["seed"],
-        texts=identity.ruler_sources(config["ruler"]["sources"]),
-        tokenizer=model_tokenizer,
-    script:
-        "../scripts/ruler_prompts.py"
+for name in sorted({benchmark for _, benchmark in RUNS}):
+
+    rule:
+        name:
+            f"{name}_prompts"
+        input:
+            model_files,
+        output:
+            prompts=[f"{RESULTS}/prompts/{{model}}/{name}/{task}.jsonl" for task in tasks_of(name)],
+            manifest=f"{RESULTS}/prompts/{{model}}/{name}/manifest.csv",
+        log:
+            f"{LOGS}/prompts/{{model}}/{name}.log",
+        conda:
+            "../../envs/conda.yaml"
+        params:
+            name=name,
+            settings=config["benchmarks"][name],
+            seed=config["seed"],
+            texts=identity.texts(benchmark(name), config["benchmarks"][name]),
+            tokenizer=model_tokenizer,
+        script:
+            "../scripts/prompts.py"
 
 
 rule prompts:
     input:
-        expand(rules.ruler_prompts.output, model=MODELS),
+        [f"{RESULTS}/prompts/{model}/{benchmark}/manifest.csv" for model, benchmark in RUNS],

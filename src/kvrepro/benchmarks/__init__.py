@@ -1,1 +1,2 @@
-"""Benchmarks: examples (prompt parts, questions, references) and their scorers."""
+"""Benchmarks: examples (prompt parts, questions, references) and their scorers, one package a benchmark, listed in
+:mod:`kvrepro.benchmarks.registry`."""

@@ -50,9 +50,10 @@ class Arm:
         return self.kept == 1.0 and self.selection is None
 
     def options(self) -> str:
-        """The methods with their options as JSON, without paths of artefacts."""
+        """The methods with their options as JSON, without paths of artefacts; one outside the families by its class."""
         said = {
-            family: {"method": part.name} | {k: v for k, v in asdict(part).items() if k not in part.artifacts}
+            family: {"method": getattr(part, "name", type(part).__name__)}
+            | {k: v for k, v in asdict(part).items() if k not in part.artifacts}
             for family, part in self.parts.items()
         }
         return json.dumps(said | ({"allocation": self.rule} if self.eviction else {}), sort_keys=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from kvrepro.benchmarks.example import Example, Prompt, Question, render
+from kvrepro.benchmarks.registry import Scorer
 from kvrepro.cache.admitted import Policy, admitted_cache
 from kvrepro.cache.fork import fork
 from kvrepro.cache.ragged import EMPTY, bytes_held, entries_held
@@ -32,8 +33,6 @@ from kvrepro.models.attention import NAME
 from kvrepro.models.capture import Prefill, prefill, rotary_positions
 from kvrepro.models.loading import LoadedModel
 from kvrepro.results import DENSE, FULL
-
-Scorer = Callable[[str, str, tuple[str, ...]], float]  # (task, prediction, references) -> score in [0, 1]
 
 
 @dataclass
@@ -56,8 +55,8 @@ def evaluate(
     batch: int = 64,
     together: int = 4,
 ) -> Iterator[dict[str, Any]]:
-    """Rows for every example, question and arm, and two references at budget 1.0: ``dense``, transformers' own cache
-    and attention, and ``full``, the compacted child that keeps everything and must answer with the same tokens.
+    """Rows for every example, question, arm and metric, and two references at budget 1.0: ``dense``, transformers' own
+    cache and attention, and ``full``, the compacted child that keeps everything and must answer with the same tokens.
 
     ``base`` gives the columns paper, experiment and tier; ``batch`` bounds how many children decode together,
     ``together`` how many arms with admission prefill together. An
@@ -99,7 +98,8 @@ def evaluate_example(
             failed = set(result.failed)
             if result.arm.whole and given.tokens != dense.answers[number].tokens:
                 failed.add("identity")
-            yield base | {
+            judged = score(example, question, text)
+            row = base | {
                 "model": lm.name,
                 "method": result.arm.name,
                 "options": result.arm.options(),
@@ -107,8 +107,6 @@ def evaluate_example(
                 "task": example.task,
                 "item": example.item,
                 "question": number,
-                "metric": "score",
-                "value": score(example.task, text, question.references),
                 "seed": example.seed,
                 "n_tokens": parent.n,
                 "protected": parent.protected,
@@ -121,6 +119,8 @@ def evaluate_example(
                 "ok": not failed,
                 "failed_checks": ",".join(sorted(failed)),
             }
+            for metric, value in ({"score": judged} if isinstance(judged, float) else judged).items():
+                yield row | {"metric": metric, "value": value}
 
 
 def _ask_all(lm: LoadedModel, result: list[Asked], session: Session, n: int, prompt: Prompt, example: Example) -> None:

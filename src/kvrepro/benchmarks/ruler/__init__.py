@@ -19,28 +19,16 @@ What differs from the official scripts:
 
 from kvrepro.benchmarks.ruler.definitions import TASKS
 from kvrepro.benchmarks.ruler.generate import generate
-from kvrepro.benchmarks.ruler.prompts import (
-    MANIFEST_COLUMNS,
-    read_manifest,
-    read_prompts,
-    write_manifest,
-    write_prompts,
-)
 from kvrepro.benchmarks.ruler.score import score
 from kvrepro.benchmarks.ruler.sources import Sources, from_settings, offline, sentences, with_files
 
 __all__ = [
-    "MANIFEST_COLUMNS",
     "TASKS",
     "Sources",
     "from_settings",
     "generate",
     "offline",
-    "read_manifest",
-    "read_prompts",
     "score",
     "sentences",
     "with_files",
-    "write_manifest",
-    "write_prompts",
 ]

@@ -8,7 +8,7 @@ import json
 import pytest
 from ruler_tools import offline, tokenizer
 
-from kvrepro.benchmarks import ruler
+from kvrepro.benchmarks import prompts, ruler
 from kvrepro.benchmarks.example import Example, Question, render
 from kvrepro.errors import InputError
 
@@ -23,20 +23,20 @@ def test_round_trip(examples, tmp_path):
     odd = Example(
         "ruler", "vt", 0, 1, "a\u2028b\x85", "\r\n\t\u0000", (Question("?é\\n", ("x", "ÿ"), 3),), {"n": [1.5]}
     )
-    ruler.write_prompts([*examples, odd], tmp_path / "deep" / "all.jsonl")
-    assert ruler.read_prompts(tmp_path / "deep" / "all.jsonl") == [*examples, odd]
+    prompts.write_prompts([*examples, odd], tmp_path / "deep" / "all.jsonl")
+    assert prompts.read_prompts(tmp_path / "deep" / "all.jsonl") == [*examples, odd]
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["all.jsonl"]
 
 
 def test_same_examples_make_the_same_file(examples, tmp_path):
     for name in ("a", "b"):
-        ruler.write_prompts(examples[:3], tmp_path / name)
+        prompts.write_prompts(examples[:3], tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_damage_is_named_by_file_and_line(examples, tmp_path):
     path = tmp_path / "niah.jsonl"
-    ruler.write_prompts(examples[:3], path)
+    prompts.write_prompts(examples[:3], path)
     whole = path.read_text()
     lines = whole.splitlines(keepends=True)
     damaged = {
@@ -53,29 +53,29 @@ def test_damage_is_named_by_file_and_line(examples, tmp_path):
     for name, (text, line) in damaged.items():
         path.write_text(text)
         with pytest.raises(InputError, match=rf"niah\.jsonl, line {line}: ") as raised:
-            ruler.read_prompts(path)
+            prompts.read_prompts(path)
         assert str(raised.value).count("\n") == 0, name
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"niah\.jsonl: cannot be read"):
-        ruler.read_prompts(path)
+        prompts.read_prompts(path)
     with pytest.raises(InputError, match="cannot be read"):
-        ruler.read_prompts(tmp_path / "none.jsonl")
+        prompts.read_prompts(tmp_path / "none.jsonl")
     with pytest.raises(InputError, match="no examples"):
-        ruler.write_prompts([], path)
+        prompts.write_prompts([], path)
 
 
 def test_failed_write_leaves_the_old_file(examples, tmp_path):
     path = tmp_path / "p.jsonl"
-    ruler.write_prompts(examples[:1], path)
+    prompts.write_prompts(examples[:1], path)
     before = path.read_bytes()
     broken = Example("ruler", "vt", 0, 1, "a", "b", (Question("q", ("r",), 1),), {"bad": object()})
     with pytest.raises(TypeError):
-        ruler.write_prompts([examples[0], broken], path)
+        prompts.write_prompts([examples[0], broken], path)
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
 
 
 def test_manifest_identifies_every_prompt(examples, tmp_path):
-    manifest = ruler.write_manifest(examples, tokenizer(), tmp_path / "manifest.csv")
+    manifest = prompts.write_manifest(examples, tokenizer(), tmp_path / "manifest.csv")
     assert list(manifest["task"].unique()) == list(ruler.TASKS)
     assert len(manifest) == 3 * len(ruler.TASKS) == manifest["token_sha256"].nunique()
     for row, example in zip(manifest.itertuples(), examples, strict=True):
@@ -84,9 +84,9 @@ def test_manifest_identifies_every_prompt(examples, tmp_path):
         assert row.token_sha256 == hashlib.sha256(b"".join(i.to_bytes(4, "little") for i in ids)).hexdigest()
         assert (row.text_sha256, row.prompt_tokens) == (prompt.text_sha256, len(ids))
         assert row.length == example.info["length"]
-    read = ruler.read_manifest(tmp_path / "manifest.csv")
+    read = prompts.read_manifest(tmp_path / "manifest.csv")
     assert read.equals(manifest)
-    chat = ruler.write_manifest(examples[:1], tokenizer(), tmp_path / "chat.csv", chat=True)
+    chat = prompts.write_manifest(examples[:1], tokenizer(), tmp_path / "chat.csv", chat=True)
     assert chat["token_sha256"][0] != manifest["token_sha256"][0]
 
 
@@ -96,8 +96,8 @@ def test_bad_manifest(tmp_path):
         "",
         "task,item\nvt,1\n",
         "\n\n",
-        ",".join(json.dumps(c) for c in ruler.MANIFEST_COLUMNS) + "\nvt,1,2\n",
+        ",".join(json.dumps(c) for c in prompts.MANIFEST_COLUMNS) + "\nvt,1,2\n",
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=r"manifest\.csv: "):
-            ruler.read_manifest(path)
+            prompts.read_manifest(path)
