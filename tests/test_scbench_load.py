@@ -11,7 +11,7 @@ from scbench_tools import CHOICE, CODE, FUNCTION, ROWS, real, write
 
 from kvrepro.benchmarks import scbench
 from kvrepro.benchmarks.example import render
-from kvrepro.benchmarks.ruler import read_prompts, write_prompts
+from kvrepro.benchmarks.prompts import read_prompts, write_prompts
 from kvrepro.benchmarks.scbench.definitions import SOURCE, task
 from kvrepro.benchmarks.scbench.truncate import middle
 from kvrepro.errors import InputError

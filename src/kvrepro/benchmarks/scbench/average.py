@@ -12,12 +12,14 @@ from kvrepro.errors import InputError
 
 
 def rescore(rows: pd.DataFrame, examples: Iterable[Example]) -> pd.DataFrame:
-    """Answer rows once per scorer: "metric" names the scorer, "value" is its score, "subtask" is added.
+    """Answer rows once per scorer: "metric" names the scorer, "value" is its score, "subtask" is added. Rows of other
+    metrics than "score", which hold the same answers again, are left out.
 
     ``examples`` are those that were asked. Raises InputError for a row whose example is not among them.
     """
     known = {(example.task, example.item, example.seed): example for example in examples}
     found = []
+    rows = rows[rows["metric"] == "score"] if "metric" in rows else rows
     for row in rows.to_dict("records"):
         try:
             example = known[row["task"], row["item"], row["seed"]]

@@ -82,7 +82,7 @@ def task(name: str) -> Task:
     )
 
 
-def check_mode(mode: str) -> None:
+def check_mode(mode: str, where: str = "mode") -> None:
     """Raises InputError unless ``mode`` is one of the two shared-context modes."""
     if mode not in MODES:
-        raise unknown("SCBench mode", mode, MODES, "mode")
+        raise unknown("SCBench mode", mode, MODES, where)

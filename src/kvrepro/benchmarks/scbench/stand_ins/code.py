@@ -48,7 +48,7 @@ def repoqa_and_kv(request: Request) -> Draft:
     """The same with lines between the functions that give UUIDs for UUIDs; keys and functions are asked for in turn."""
     asked, others = _library(request)
     rng, taken = request.rng("keys"), set()
-    pairs = [tuple(draws.uuid4(rng, request.split, taken) for _ in range(2)) for _ in range(3)]
+    pairs = [tuple(draws.uuid4(rng, request.split, taken) for _ in range(2)) for _ in range(2)]
 
     def row(n: int) -> dict:
         shown = [*asked[:2], *others[: n - 2]]
@@ -60,7 +60,7 @@ def repoqa_and_kv(request: Request) -> Draft:
             "context": "\n\n\n".join(lines),
             "repo": REPOSITORY,
             "lang": LANG,
-            "multi_turns": [keys[0], wanted[0], keys[1], wanted[1], keys[2]],
+            "multi_turns": [keys[0], wanted[0], keys[1], wanted[1]],
         }
 
     return Draft(row, 2, 2 + len(others), SHORTAGE)

@@ -110,7 +110,7 @@ def summary(request: Request) -> Draft:
 def summary_with_needles(request: Request) -> Draft:
     """The same documents with pass keys between them; summaries and pass keys are asked for in turn."""
     rng, taken = request.rng("keys"), set()
-    keys = [(request.word_pair(rng, taken), draws.number(rng, request.split, taken)) for _ in range(3)]
+    keys = [(request.word_pair(rng, taken), draws.number(rng, request.split, taken)) for _ in range(2)]
     passkeys = [
         {"task": "scbench_passkey", "input": needle_question("numbers", key), "answer": value} for key, value in keys
     ]
@@ -119,7 +119,7 @@ def summary_with_needles(request: Request) -> Draft:
         texts, turns = _documents(request, n)
         lines = spread(texts, [needle("numbers", *key) for key in keys], f"{request.key}/places")
         summaries = [{"task": "scbench_summary"} | turn for turn in turns[:2]]
-        asked = [passkeys[0], summaries[0], passkeys[1], summaries[1], passkeys[2]]
+        asked = [passkeys[0], summaries[0], passkeys[1], summaries[1]]
         return {"context": "\n\n".join(lines), "multi_turns": asked}
 
     return Draft(row, smallest=2)

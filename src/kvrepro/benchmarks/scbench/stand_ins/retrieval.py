@@ -35,12 +35,12 @@ def kv(request: Request) -> Draft:
 
 
 def prefix_suffix(request: Request) -> Draft:
-    """UUIDs, each after its first eight and last six characters; the question names those."""
+    """UUIDs, each after its first and last group of digits; the question names those."""
     rng, taken = request.rng("strings"), set()
     strings = growing(lambda: draws.uuid4(rng, request.split, taken))
 
     def ends(text: str) -> str:
-        return f"{text[:8]}...{text[-6:]}"
+        return f"{text[:8]}-{text[-12:]}"
 
     def row(n: int) -> dict:
         shown = strings(n)

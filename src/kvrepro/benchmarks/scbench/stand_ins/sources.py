@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,7 +14,7 @@ from kvrepro.errors import InputError, unknown
 
 CODE = "stdlib"
 LANG = "python"
-FEWEST_LINES, MOST_CHARACTERS = 4, 800  # of a function
+FEWEST_LINES, MOST_CHARACTERS = 4, 1200  # of a function
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,31 @@ class Sources:
 
 
 def functions_of(documents: Iterable[str]) -> list[Function]:
-    """Short documented and undocumented functions of Python files, names distinct, in the order of the files."""
+    """Short functions and methods of Python files, names distinct, in the order of the files."""
     found: dict[str, Function] = {}
     for document in documents:
         try:
             tree = ast.parse(document)
         except SyntaxError:  # a file for another version of Python, or a template
             continue
-        for node in ast.iter_child_nodes(tree):
-            if not isinstance(node, ast.FunctionDef) or node.name in found:
+        lines = document.split("\n")
+        for node in _defined(tree):
+            if node.name in found:
                 continue
-            code = ast.get_source_segment(document, node)
-            if code and code.count("\n") + 1 >= FEWEST_LINES and len(code) <= MOST_CHARACTERS:
+            code = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+            if code.count("\n") + 1 >= FEWEST_LINES and len(code) <= MOST_CHARACTERS:
                 text = " ".join((ast.get_docstring(node) or "").split())
                 found[node.name] = Function(node.name, code, text.split(". ")[0].rstrip("."))
     return list(found.values())
+
+
+def _defined(parent: ast.AST) -> Iterator[ast.FunctionDef]:
+    """Functions of a module and methods of its classes, none that stand in a function."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.FunctionDef):
+            yield node
+        elif isinstance(node, ast.ClassDef):
+            yield from _defined(node)
 
 
 @cache

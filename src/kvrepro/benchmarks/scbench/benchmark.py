@@ -1,0 +1,76 @@
+"""SCBench as the registry wants it: published files where the settings name their folder, else stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvrepro.benchmarks.example import Example, Question
+from kvrepro.benchmarks.registry import Benchmark
+from kvrepro.benchmarks.ruler.draws import EVAL
+from kvrepro.benchmarks.scbench.definitions import MULTI_TURN, TASKS, check_mode
+from kvrepro.benchmarks.scbench.definitions import task as definition
+from kvrepro.benchmarks.scbench.generate import generate as generate_task
+from kvrepro.benchmarks.scbench.load import load
+from kvrepro.benchmarks.scbench.score import CORRECTED, OFFICIAL, REVISED
+from kvrepro.benchmarks.scbench.score import score as score_answer
+from kvrepro.benchmarks.scbench.stand_ins.sources import CODE, from_corpora
+from kvrepro.data import corpora
+from kvrepro.errors import InputError, unknown
+
+SHORT_CONTEXT = 16_000  #: tokens; the shortest published contexts, those of many_shot, have more
+
+
+def generate(
+    settings: Mapping[str, Any], tokenizer: Any, seed: int, chat: bool, lab: bool
+) -> Iterator[Sequence[Example]]:
+    """Contexts of each task. Settings: "tasks", "items", "length", and by choice "mode" (multi_turn), then for
+    published files "data" (a folder), for stand-ins "sources" ("prose" and "word_count") and "most_new_tokens"."""
+    length, mode = settings["length"], settings.get("mode", MULTI_TURN)
+    if data := settings.get("data"):
+        for task in settings["tasks"]:
+            yield load(task, data, tokenizer, length, settings["items"], mode, chat)
+        return
+    found = from_corpora(**settings["sources"], split=EVAL if lab else None)
+    most = settings.get("most_new_tokens")
+    for task in settings["tasks"]:
+        yield generate_task(task, settings["items"], length, tokenizer, seed, found, mode, chat, most)
+
+
+def score(example: Example, question: Question, text: str) -> dict[str, float]:
+    """The revised score, which figures show as "score", with the official and the corrected one beside it."""
+    names = {"score": REVISED, OFFICIAL: OFFICIAL, CORRECTED: CORRECTED}
+    return {metric: score_answer(example, question, text, scorer) for metric, scorer in names.items()}
+
+
+def check(settings: Mapping[str, Any]) -> None:
+    """Tasks, mode and corpus must exist, and contexts must come from somewhere."""
+    for name in settings["tasks"]:
+        try:
+            definition(name)
+        except InputError as error:
+            raise unknown("SCBench task", name, TASKS, "benchmarks.scbench.tasks") from error
+    check_mode(settings.get("mode", MULTI_TURN), "benchmarks.scbench.mode")
+    if settings.get("data"):
+        return
+    prose = settings.get("sources", {}).get("prose")
+    if prose is None:
+        raise InputError("benchmarks.scbench: there are no contexts; give data or sources with prose.")
+    if prose not in corpora.names():
+        raise unknown("corpus", prose, corpora.names(), "benchmarks.scbench.sources.prose")
+
+
+def shortest(settings: Mapping[str, Any]) -> int:
+    """A quarter of the length, as histories and answers may take the rest, or what published contexts have at least."""
+    return min(settings["length"] // 4, SHORT_CONTEXT)
+
+
+def reads(settings: Mapping[str, Any]) -> dict[str, Path | str]:
+    """The folder of published files, or the corpora that stand-ins are made of: words are counted over all."""
+    if data := settings.get("data"):
+        return {"data": Path(data)}
+    return {name: name for name in sorted({*corpora.names(), CODE, settings["sources"]["prose"]})}
+
+
+BENCHMARK = Benchmark(TASKS, generate, score, check, shortest, reads)
