@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
-
-from kvrepro.figures import accuracy, predictors
-from kvrepro.tables import accuracy as accuracy_tables
-from kvrepro.tables import predictors as predictor_tables
 
 
 @dataclass(frozen=True)
 class Product:
     """A figure (``make`` gives a Figure) or a table (a frame and Markdown) of one or more papers.
 
-    ``reads`` names the rows of one model that ``make`` is given: accuracy or predictors.
+    ``reads`` names the rows of one model that ``make`` is given: accuracy or predictors. ``function`` names it within
+    kvrepro; it is imported when it is called, since the workflow reads this list in every job.
     """
 
     papers: tuple[str, ...]
     reads: str
-    make: Callable[..., Any]
+    function: str
+
+    @property
+    def make(self) -> Callable[..., Any]:
+        """The function that makes the product of its rows."""
+        module, name = self.function.rsplit(".", 1)
+        return getattr(import_module(f"kvrepro.{module}"), name)
 
 
 GATESIGHT = ("gatesight",)
@@ -28,15 +32,25 @@ BOTH = ("gatesight", "wg_kv")
 
 
 FIGURES = {
-    "figure_4b": Product(GATESIGHT, "accuracy", accuracy.figure_4b),
-    "figure_5": Product(GATESIGHT, "predictors", predictors.figure_5),
-    "figure_8": Product(GATESIGHT, "predictors", predictors.figure_8),
-    "figure_11": Product(GATESIGHT, "accuracy", accuracy.figure_11),
+    "figure_4b": Product(GATESIGHT, "accuracy", "figures.accuracy.figure_4b"),
+    "figure_5": Product(GATESIGHT, "predictors", "figures.predictors.figure_5"),
+    "figure_8": Product(GATESIGHT, "predictors", "figures.predictors.figure_8"),
+    "figure_11": Product(GATESIGHT, "accuracy", "figures.accuracy.figure_11"),
 }
 
 TABLES = {
-    "table_1": Product(GATESIGHT, "predictors", predictor_tables.table_1),
-    "table_5": Product(GATESIGHT, "predictors", predictor_tables.table_5),
-    "ruler": Product(BOTH, "accuracy", accuracy_tables.ruler),
-    "ruler_tasks": Product(BOTH, "accuracy", accuracy_tables.ruler_tasks),
+    "table_1": Product(GATESIGHT, "predictors", "tables.predictors.table_1"),
+    "table_5": Product(GATESIGHT, "predictors", "tables.predictors.table_5"),
+    "ruler": Product(BOTH, "accuracy", "tables.accuracy.ruler"),
+    "ruler_tasks": Product(BOTH, "accuracy", "tables.accuracy.ruler_tasks"),
+}
+
+#: Figures of the latency profile, from its rows; they belong to no model.
+PROFILE_FIGURES = {
+    name: Product(("wg_kv",), "profile", f"figures.{module}.{name}")
+    for module, names in {
+        "latency": ("figure_1", "figure_4", "figure_8", "figure_15", "sweeps"),
+        "roofline": ("roofline",),
+    }.items()
+    for name in names
 }
