@@ -11,6 +11,7 @@ from ruler_tools import offline, prose, tokenizer, words
 
 from kvrepro import identity
 from kvrepro.benchmarks import ruler
+from kvrepro.benchmarks.registry import benchmark
 from kvrepro.benchmarks.ruler import sources
 from kvrepro.data import corpora
 from kvrepro.errors import InputError
@@ -72,13 +73,16 @@ def test_a_config_section_names_its_sources(files):
 
 
 def test_what_the_items_are_made_of_is_hashed(files, tmp_path):
-    words = identity.ruler_sources({"prose": "kjv", "word_count": 50})
+    def texts(**sources):
+        return identity.texts(benchmark("ruler"), {"sources": sources})
+
+    words = texts(prose="kjv", word_count=50)
     assert set(words) == set(corpora.names()) and len(set(words.values())) == len(words)
-    assert set(identity.ruler_sources({"prose": "kjv"})) == {"kjv"}
+    assert set(texts(prose="kjv")) == {"kjv"}
     copies = [write(tmp_path / f"{i}.json", files["essays"].read_text() + " " * (i // 2)) for i in range(3)]
-    first, same, other = (identity.ruler_sources({"essays": str(path)})["essays"] for path in copies)
+    first, same, other = (texts(essays=str(path))["essays"] for path in copies)
     assert first == same != other
-    assert identity.ruler_sources({"essays": str(tmp_path / "none")}) == {"essays": "missing"}
+    assert texts(essays=str(tmp_path / "none")) == {"essays": "missing"}
 
 
 def test_squad(files):
