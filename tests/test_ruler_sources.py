@@ -80,9 +80,9 @@ def test_what_the_items_are_made_of_is_hashed(files, tmp_path):
     assert set(words) == set(corpora.names()) and len(set(words.values())) == len(words)
     assert set(texts(prose="kjv")) == {"kjv"}
     copies = [write(tmp_path / f"{i}.json", files["essays"].read_text() + " " * (i // 2)) for i in range(3)]
-    first, same, other = (texts(essays=str(path))["essays"] for path in copies)
+    first, same, other = (texts(essays=str(path))["sources.essays"] for path in copies)
     assert first == same != other
-    assert texts(essays=str(tmp_path / "none")) == {"essays": "missing"}
+    assert texts(essays=str(tmp_path / "none")) == {"sources.essays": "missing"}
 
 
 def test_squad(files):
