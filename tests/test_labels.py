@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -288,8 +287,7 @@ def test_truncated_corrupt_and_foreign_files_are_refused(tiny_hybrid, saved, tmp
 def test_labels_that_are_not_numbers_are_refused(tiny_hybrid, documents, tmp_path):
     doc = label_document(tiny_hybrid, documents[0], FEW, 0)
     doc.utility[0, 0, 3] = float("nan")
-    lm = SimpleNamespace(name="m", fingerprint="f", geometry=tiny_hybrid.geometry)
-    labels.save(tmp_path / "c.safetensors", lm, "c", [doc], FEW)
+    labels.save(tmp_path / "c.safetensors", tiny_hybrid, "c", [doc], FEW)
     with pytest.raises(InputError, match=r"c\.safetensors holds values of document 0 that are not finite"):
         LabelledCorpus(tmp_path / "c.safetensors")[0]
 

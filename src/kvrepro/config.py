@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import yaml
 
+from kvrepro import yamlfile
 from kvrepro.benchmarks.registry import benchmark
 from kvrepro.data import corpora
 from kvrepro.data.sources import source
@@ -22,7 +22,6 @@ from kvrepro.remembered import python_files, remembered
 
 TIERS = Path("config/tiers")
 SCHEMAS = Path("workflow/schemas")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  #: in C where it is built in, since every job reads the config
 
 
 def load(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,12 +45,7 @@ def read_tier(name: str) -> dict[str, Any]:
     path = TIERS / f"{name}.yaml"
     if not path.exists():
         raise unknown("tier", name, tiers(), "tier")
-    try:
-        content = yaml.load(path.read_text(), LOADER) or {}
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not YAML ({' '.join(str(error).split())}); correct it.") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds no mapping of keys to values; see config/README.md.")
+    content = yamlfile.mapping(path, "see config/README.md")
     base = content.pop("inherits", None)
     return merge(read_tier(base), content) if base else content
 
@@ -71,7 +65,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def validate(content: Any, schema: str, where: str) -> None:
     """Validate against ``workflow/schemas/<schema>.schema.yaml``; InputError for the first fault, named by its key."""
-    definition = yaml.load((SCHEMAS / f"{schema}.schema.yaml").read_text(), LOADER)
+    definition = yamlfile.mapping(SCHEMAS / f"{schema}.schema.yaml", "restore it from the repository")
     errors = list(jsonschema.Draft202012Validator(definition).iter_errors(content))
     if errors:
         raise _sentence(min(errors, key=lambda e: [str(p) for p in e.path]), definition, where)

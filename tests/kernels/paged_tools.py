@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kvrepro.kernels.paged_cache import INTERPRETED, PagedRows, allocate, prefill
+from kvrepro.kernels.common import INTERPRETED
+from kvrepro.kernels.paged_cache import PagedRows, allocate, prefill
 
 DEVICE = "cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda"
 #: Triton's interpreter multiplies bf16 wrongly in tl.dot, so bf16 is tested on a GPU only.

@@ -11,7 +11,7 @@ from kvrepro.kernels.paged_cache import prefill
 from kvrepro.kernels.promotion import promote_and_append
 from kvrepro.kernels.ragged_decode import DecodePlan, ragged_decode_attention, ragged_decode_attention_reference
 
-SMALL = DecodePlan(block=32, programs=1, fused=True, chunk=8)
+SMALL = DecodePlan(block=32, programs=1, chunk=8)
 
 
 def assert_close(out, expected, dtype=torch.float32):
@@ -45,11 +45,11 @@ def test_half_precision(dtype):
 
 @pytest.mark.parametrize("block", [16, 64])
 @pytest.mark.parametrize("programs", [1, 5])
-@pytest.mark.parametrize("ahead, fused", [(True, True), (False, False)])
-def test_however_the_work_is_cut(block, programs, ahead, fused):
+@pytest.mark.parametrize("chunk", [8, 32])
+def test_however_the_work_is_cut(block, programs, chunk):
     cache, *_ = filled(24, "one empty", 200, batch=2)
     q = random((2, 4, 32), 5)
-    plan = DecodePlan(block=block, programs=programs, ahead=ahead, fused=fused, stages=2)
+    plan = DecodePlan(block=block, programs=programs, chunk=chunk, stages=2)
     assert_close(ragged_decode_attention(q, cache, plan=plan), ragged_decode_attention_reference(q, cache))
 
 
@@ -92,9 +92,8 @@ def test_queries_that_do_not_fit_are_named():
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA GPU: there is no graph to capture without one")
-@pytest.mark.parametrize("fused", [True, False])
-def test_a_graph_stays_valid_while_lengths_change(fused):
-    plan = DecodePlan(fused=fused, chunk=16)
+def test_a_graph_stays_valid_while_lengths_change():
+    plan = DecodePlan(chunk=16)
     cache, *_ = filled(32, "random", 500, dim=128, dtype=torch.bfloat16)
     q, new = random((1, 8, 128), 5, torch.bfloat16), random((1, 2, 128), 6, torch.bfloat16)
     admitted = mask("all", 1, 2, 1)[..., 0]

@@ -26,13 +26,7 @@ class GateStatistics:
 
     def save(self, path: str | Path, lm: LoadedModel) -> None:
         """Write as safetensors with the model they belong to."""
-        meta = {
-            "kind": KIND,
-            "model": lm.name,
-            "fingerprint": lm.fingerprint,
-            "geometry": lm.geometry.as_dict(),
-        }
-        tensorfile.write(path, vars(self), meta)
+        tensorfile.write(path, vars(self), {"kind": KIND, **lm.identity()})
 
 
 def load(path: str | Path, lm: LoadedModel) -> GateStatistics:

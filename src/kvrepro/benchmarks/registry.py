@@ -29,8 +29,7 @@ class Benchmark:
     * ``check(settings)`` raises InputError, which names the key, for what the schema of the config cannot say.
     * ``shortest(settings)`` is the least number of tokens that a context has, for kept fractions to be checked with.
     * ``reads(settings)`` names what the examples are made of: files or folders of the user (Path), or corpora as the
-    config names
-      them. They must be there, and a change of their content makes the examples anew.
+      config names them. They must be there, and a change of their content makes the examples anew.
     """
 
     tasks: tuple[str, ...]

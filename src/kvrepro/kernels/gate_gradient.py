@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kvrepro.kernels.paged_cache import INTERPRETED
+from kvrepro.kernels.common import INTERPRETED
 
 
 @triton.jit

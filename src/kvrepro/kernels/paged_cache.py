@@ -7,7 +7,6 @@ of ``window`` slots in which position p lies at slot p mod window, and then the 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,9 +14,9 @@ import triton
 import triton.language as tl
 
 from kvrepro.errors import InputError
+from kvrepro.kernels.common import check_head_width
 
 PAGE = 16  #: tokens per page
-INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 _BLOCK = 64  # tokens that one program of the write kernel moves
 
 
@@ -40,7 +39,6 @@ class PagedRows:
     admitted uint8 ``[*rows, window]``: whether the entry of a ring slot is to be promoted when it leaves the window.
     free_pages int32 ``[pages]``, of which the first ``free_count`` (int32 ``[1]``) are free, the last one next.
     exhausted int32 ``[1]``: set by a kernel that found no page; that row then kept what it had.
-    arrived int32 ``[batch * kv_heads]``: finished parts of the rows of one layer within decode attention, 0 outside.
     """
 
     pool: torch.Tensor
@@ -51,7 +49,6 @@ class PagedRows:
     free_pages: torch.Tensor
     free_count: torch.Tensor
     exhausted: torch.Tensor
-    arrived: torch.Tensor
 
     @property
     def window(self) -> int:
@@ -92,10 +89,7 @@ def allocate(
     """
     if window < 1:
         raise InputError(f"window {window} is too small; the local region needs at least one slot.")
-    if head_dim & (head_dim - 1) or head_dim < PAGE:
-        raise InputError(
-            f"head_dim {head_dim} is not a power of two of at least {PAGE}, which the decode kernels need."
-        )
+    check_head_width(head_dim)
     count = 1
     for size in rows:
         count *= size
@@ -122,7 +116,6 @@ def allocate(
         free_pages=free,
         free_count=torch.full((1,), pages - count * local, dtype=torch.int32, device=device),
         exhausted=counters(1),
-        arrived=counters(rows[-1] * rows[-2]),
     )
 
 

@@ -15,21 +15,21 @@ import triton
 import triton.language as tl
 
 from kvrepro.errors import InputError
-from kvrepro.kernels.paged_cache import INTERPRETED, PAGE, PagedRows, gather_slots
+from kvrepro.kernels.common import INTERPRETED
+from kvrepro.kernels.paged_cache import PAGE, PagedRows, gather_slots
 
 _MIN_ROWS = 16  # rows of the smallest matrix product of the tensor cores
 
 
 @dataclass(frozen=True)
 class DecodePlan:
-    """Compile-time choices: tokens per block, programs per multiprocessor, warps, and depth of the load pipeline."""
+    """Compile-time choices: tokens per block, programs per multiprocessor, warps, and depth of the load pipeline. The
+    defaults are the fastest of those that ``profiling.bench_decode`` compares, on one NVIDIA H200."""
 
     block: int = 64
     programs: int = 2
     warps: int = 4
-    stages: int = 4
-    ahead: bool = True  #: page numbers are read one block ahead of the pages
-    fused: bool = False  #: the last program of a row combines its parts, instead of a second kernel
+    stages: int = 3
     chunk: int = 32  #: parts combined at a time
 
 
@@ -73,10 +73,9 @@ def _combine(
 
 @triton.jit
 def _split_kernel(
-    Q, POOL, TABLES, LENGTHS, SEEN, PARTS, STATS, OUT, ARRIVED, rows, table_pages, window, scale,
+    Q, POOL, TABLES, LENGTHS, SEEN, PARTS, STATS, rows, table_pages, window, scale,
     ROWS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-    BLOCK: tl.constexpr, AHEAD: tl.constexpr, UPCAST: tl.constexpr, FUSED: tl.constexpr, COLUMNS: tl.constexpr,
-    CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     blocks, ends, share = _shares(LENGTHS, rows, window, tl.num_programs(0), ROWS, PAGE, BLOCK)
@@ -102,13 +101,10 @@ def _split_kernel(
         slot = low * BLOCK + n
         page = tl.load(table + slot // PAGE, mask=slot < slots, other=0)
         for _ in tl.range(low, high):
-            if not AHEAD:
-                page = tl.load(table + slot // PAGE, mask=slot < slots, other=0)
             at = POOL + ((page.to(tl.int64) * 2 * PAGE + slot % PAGE) * D)[:, None] + d[None, :]
             held = (slot < in_ring) | ((slot >= ring_slots) & (slot < slots))
             slot += BLOCK
-            if AHEAD:
-                page = tl.load(table + slot // PAGE, mask=slot < slots, other=0)
+            page = tl.load(table + slot // PAGE, mask=slot < slots, other=0)  # one block ahead of its pages
             k = tl.load(at)
             v = tl.load(at + PAGE * D, mask=held[:, None], other=0.0)  # 0 x what an unused slot holds may be NaN
             if UPCAST:
@@ -126,12 +122,6 @@ def _split_kernel(
         tl.store(STATS + (part * 2) * GROUP + g, top, mask=mine)
         tl.store(STATS + (part * 2 + 1) * GROUP + g, total, mask=mine)
         tl.store(PARTS + (part * GROUP + g)[:, None] * D + d[None, :], acc, mask=mine[:, None])
-        if FUSED:
-            part_from, part_to = row + begin // share, row + (end - 1) // share + 1
-            tl.debug_barrier()  # all parts of this program are written before it reports
-            if tl.atomic_add(ARRIVED + row, 1) == part_to - part_from - 1:
-                tl.store(ARRIVED + row, 0)
-                _combine(PARTS, STATS, OUT, row, part_from, part_to, tl.arange(0, COLUMNS), GROUP, D, CHUNK)
 
 
 @triton.jit
@@ -177,18 +167,16 @@ def ragged_decode_attention(
     stats = torch.empty(programs + rows, 2, group, dtype=torch.float32, device=q.device)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     shape = {"ROWS": triton.next_power_of_2(rows), "GROUP": group, "D": d, "PAGE": PAGE, "BLOCK": plan.block}
-    padded = triton.next_power_of_2(group)
     _split_kernel[(programs,)](
-        q.contiguous(), cache.pool, cache.tables, cache.lengths, cache.seen, parts, stats, out, cache.arrived,
+        q.contiguous(), cache.pool, cache.tables, cache.lengths, cache.seen, parts, stats,
         rows, cache.tables.shape[-1], cache.window, (scale or d**-0.5) * math.log2(math.e),
-        PADDED=max(_MIN_ROWS, padded), AHEAD=plan.ahead, UPCAST=INTERPRETED, FUSED=plan.fused, COLUMNS=padded * d,
-        CHUNK=plan.chunk, **shape, num_warps=plan.warps, num_stages=plan.stages,
+        PADDED=max(_MIN_ROWS, triton.next_power_of_2(group)), UPCAST=INTERPRETED, **shape, num_warps=plan.warps,
+        num_stages=plan.stages,
     )  # fmt: skip
-    if not plan.fused:
-        _combine_kernel[(rows * group,)](
-            parts, stats, cache.lengths, out, rows, cache.window, programs, CHUNK=plan.chunk, **shape, num_warps=4,
-            num_stages=1,
-        )  # fmt: skip
+    _combine_kernel[(rows * group,)](
+        parts, stats, cache.lengths, out, rows, cache.window, programs, CHUNK=plan.chunk, **shape, num_warps=4,
+        num_stages=1,
+    )  # fmt: skip
     return out
 
 

@@ -24,7 +24,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kvrepro.errors import InputError, unknown
 from kvrepro.kernels import vertical_slash_hopper, vertical_slash_plan
-from kvrepro.kernels.paged_cache import INTERPRETED
+from kvrepro.kernels.common import INTERPRETED, check_head_width
 from kvrepro.kernels.vertical_slash_plan import Plan, compact, plan, plan_reference
 
 __all__ = ["TILINGS", "Plan", "Tiling", "plan", "plan_reference", "vertical_slash_attention"]
@@ -199,8 +199,7 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, admitted: torch.Te
         raise InputError(
             f"{t} queries from position {offset} on do not lie within {n} keys; give an offset of at most n - t."
         )
-    if d < 16 or d & (d - 1):
-        raise InputError(f"Head width {d} is not a power of two of at least 16, which the kernel needs; pad the heads.")
+    check_head_width(d)
 
 
 def vertical_slash_attention(

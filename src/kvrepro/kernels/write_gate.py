@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from kvrepro.errors import InputError
-from kvrepro.kernels.paged_cache import INTERPRETED
+from kvrepro.kernels.common import INTERPRETED, check_head_width
 
 EPS = 1e-6  #: of both norms, as in the published code
 
@@ -123,8 +123,7 @@ def _check(keys_pre_rope: torch.Tensor, keys: torch.Tensor, weights: GateWeights
             f"Keys before RoPE are {keys_pre_rope.dtype} {list(keys_pre_rope.shape)}; give them like those after it: "
             f"{keys.dtype} {list(keys.shape)}."
         )
-    if d < 16 or d & (d - 1):
-        raise InputError(f"Head width {d} is not a power of two of at least 16, which the kernel needs; pad the heads.")
+    check_head_width(d)
 
 
 def write_gate(

@@ -177,9 +177,7 @@ def save(path: str | Path, lm: LoadedModel, corpus: str, labelled: list[Labels],
         records.append({"n": doc.n, "seed": doc.seed, "token_sha256": doc.token_sha256, "checks": doc.checks})
     meta = {
         "kind": KIND,
-        "model": lm.name,
-        "fingerprint": lm.fingerprint,
-        "geometry": lm.geometry.as_dict(),
+        **lm.identity(),
         "corpus": corpus,
         "settings": asdict(settings),
         "documents": records,

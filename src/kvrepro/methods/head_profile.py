@@ -27,13 +27,7 @@ class HeadProfile:
 
     def save(self, path: str | Path, lm: LoadedModel) -> None:
         """Write the profile with the model it belongs to."""
-        meta = {
-            "kind": KIND,
-            "model": lm.name,
-            "fingerprint": lm.fingerprint,
-            "geometry": lm.geometry.as_dict(),
-            "training": self.training,
-        }
+        meta = {"kind": KIND, **lm.identity(), "training": self.training}
         tensorfile.write(path, {"gates": self.gates}, meta)
 
     def retrieval_heads(self, count: int, seed: int = 0) -> torch.Tensor:

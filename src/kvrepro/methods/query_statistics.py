@@ -34,14 +34,7 @@ class QueryStatistics:
             "magnitude": self.magnitude,
             "frequencies": self.frequencies,
         }
-        meta = {
-            "kind": KIND,
-            "model": lm.name,
-            "fingerprint": lm.fingerprint,
-            "geometry": lm.geometry.as_dict(),
-            "tokens": tokens,
-        }
-        tensorfile.write(path, tensors, meta)
+        tensorfile.write(path, tensors, {"kind": KIND, **lm.identity(), "tokens": tokens})
 
 
 def load(path: str | Path, lm: LoadedModel) -> QueryStatistics:

@@ -35,6 +35,10 @@ class LoadedModel:
     fingerprint: str
     chat: bool = False
 
+    def identity(self) -> dict[str, Any]:
+        """What a file that belongs to this model says of it; :meth:`TensorFile.belongs_to` compares it."""
+        return {"model": self.name, "fingerprint": self.fingerprint, "geometry": self.geometry.as_dict()}
+
     @property
     def eos(self) -> frozenset[int]:
         """Token ids that end an answer."""

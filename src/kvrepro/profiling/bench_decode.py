@@ -28,8 +28,6 @@ GIB = 2**30
 #: Compile-time variants by name; one call compares them.
 PLANS = {
     "64x4s4p2": DecodePlan(64, 2, 4, 4),
-    "64x4s4p2 fused 16": DecodePlan(64, 2, 4, 4, fused=True, chunk=16),
-    "64x4s4p2 fused 8": DecodePlan(64, 2, 4, 4, fused=True, chunk=8),
     "64x4s3p3": DecodePlan(64, 3, 4, 3),
     "64x4s3p2": DecodePlan(64, 2, 4, 3),
     "64x4s5p1": DecodePlan(64, 1, 4, 5),
@@ -40,7 +38,6 @@ PLANS = {
     "32x2s4p4": DecodePlan(32, 4, 2, 4),
     "128x4s3p1": DecodePlan(128, 1, 4, 3),
     "128x8s3p1": DecodePlan(128, 1, 8, 3),
-    "64x4s4p2 late": DecodePlan(64, 2, 4, 4, ahead=False),
 }
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from kvrepro import yamlfile
 from kvrepro.errors import InputError, unknown
 
 CONFIG = Path("config/latency.yaml")
@@ -131,10 +130,7 @@ class Settings:
 
 def load(profile: str, path: str | Path = CONFIG) -> Settings:
     """The settings of ``profile``; InputError names what is unknown, missing or impossible."""
-    try:
-        content = yaml.safe_load(Path(path).read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise InputError(f"{path} cannot be read ({' '.join(str(error).split())}); correct it.") from error
+    content = yamlfile.mapping(path, "restore it from the repository")
     if profile not in content["profiles"]:
         raise unknown("profile", profile, content["profiles"], str(path))
     raw = content["profiles"][profile]

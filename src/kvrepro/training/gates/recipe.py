@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from kvrepro import yamlfile
 from kvrepro.errors import InputError, unknown
 from kvrepro.models.gated_attention import FLOORS
 
@@ -132,15 +132,9 @@ class GateRecipe:
 
 def _read(path: str | Path) -> dict[str, Any]:
     """A recipe file as a mapping."""
-    try:
-        content = yaml.safe_load(Path(path).read_text("utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing; write a recipe for this model after those beside it.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not YAML ({' '.join(str(error).split())}); correct it.") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds no mapping of keys to values; see the recipes beside it.")
-    return content
+    if not Path(path).exists():
+        raise InputError(f"{path} is missing; write a recipe for this model after those beside it.")
+    return yamlfile.mapping(path, "see the recipes beside it")
 
 
 @dataclass(frozen=True)

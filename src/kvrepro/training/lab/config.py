@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 
-import yaml
-
+from kvrepro import yamlfile
 from kvrepro.errors import InputError, unknown
 
 
@@ -84,12 +83,7 @@ class LabConfig:
 
 def load_config(path: str | Path) -> LabConfig:
     """Reads and checks a lab config; an unknown, missing or impossible key is an InputError that names it."""
-    try:
-        raw = yaml.safe_load(Path(path).read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise InputError(
-            f"{path}: cannot be read as a lab config ({error}); give a YAML file as in config/lab."
-        ) from error
+    raw = yamlfile.mapping(path, "see config/lab")
     raw.pop("task_weights", None)  # a place for YAML anchors
     parts = tuple(_part(part, f"{path}: parts[{i}]") for i, part in enumerate(raw.pop("parts", [])))
     config = _build(LabConfig, {**raw, "parts": parts}, str(path))

@@ -1,0 +1,27 @@
+"""YAML files that hold a mapping: configs, recipes, schemas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvrepro.errors import InputError
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it is built in, since every job reads the config
+
+
+def mapping(path: str | Path, advice: str) -> dict[str, Any]:
+    """The content of a file, empty where the file is. InputError, which ends with ``advice`` where there is no mapping,
+    when it cannot be read."""
+    try:
+        content = yaml.load(Path(path).read_text("utf-8"), _LOADER)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); {advice}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not YAML ({' '.join(str(error).split())}); correct it.") from error
+    content = {} if content is None else content
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds no mapping of keys to values; {advice}.")
+    return content
