@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import yaml
 
 from kvrepro.labels.corpus import LabelledCorpus, Labels, LabelSettings, save
 from kvrepro.models.geometry import Geometry
+from kvrepro.models.loading import LoadedModel
 from kvrepro.training.estimators import Recipe
 
 BASE = yaml.safe_load((Path(__file__).parent.parent / "config/tiers/base.yaml").read_text())
@@ -33,7 +33,7 @@ GEOMETRY = Geometry(
     qk_norm=True,
     max_positions=4096,
 )
-LM = SimpleNamespace(name="made-up", fingerprint="feedbeef", geometry=GEOMETRY)
+LM = LoadedModel("made-up", None, None, GEOMETRY, torch.device("cpu"), torch.float32, "feedbeef")
 
 
 def document(seed: int, n: int, geometry: Geometry = GEOMETRY) -> Labels:

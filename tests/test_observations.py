@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -243,7 +244,7 @@ def test_rows_by_length_use_the_given_slow_set_and_estimators(labelled, tmp_path
 
 def test_labels_of_another_model_are_refused(labelled, tmp_path):
     estimators = train(labelled, GEOMETRY, dataclasses.replace(RECIPE, hidden=2, epochs=1))
-    other = type(LM)(**vars(LM) | {"fingerprint": "other"})
+    other = replace(LM, fingerprint="other")
     with pytest.raises(InputError, match="do not fit the estimators"):
         length_rows(
             "2K", [corpus(tmp_path, "x", [document(1, 50)], other)], 1, estimators, slow_heads(labelled, 9), "q"
