@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from kvrepro import config, identity
+from kvrepro import config, identity, remembered
 from kvrepro.errors import InputError
+from kvrepro.evaluate import arms
 
 
 def sentence(**overrides) -> str:
@@ -188,14 +191,43 @@ def test_code_identity_ignores_comments_and_docstrings(tmp_path):
     assert identity.code([file]) != first
 
 
-def test_method_identity_follows_the_code_of_all_parts():
+def test_methods_are_described_by_their_files_and_what_they_need(tmp_path, monkeypatch):
+    monkeypatch.setattr(remembered, "FOLDER", tmp_path)
     quest = {"method": "quest", "budget": 300}
-    table = {
-        "snapkv": {"eviction": "snapkv"},
-        "short": {"eviction": {"method": "snapkv", "window": 8}},
-        "both": {"eviction": "snapkv", "selection": quest},
-    }
-    found = identity.methods(table)
-    assert found["snapkv"] == found["short"] != found["both"]
-    assert identity.artifacts(table) == []
-    assert identity.artifacts(table | {"it": {"eviction": "gatesight", "selection": quest}}) == ["estimators"]
+    both = {"eviction": "gatesight", "selection": quest}
+    settings = config.load({"tier": "quick"} | methods(both=both))
+    found = config.described(settings, "gatesight")
+    assert found["both"]["artifacts"] == ["estimators"] and found["random"]["artifacts"] == []
+    assert [Path(file).stem for file in found["both"]["files"]] == ["quest", "gatesight"]
+
+    monkeypatch.setattr(arms, "described", lambda *_: pytest.fail("it is described already"))
+    assert config.described(settings, "gatesight") == found
+    monkeypatch.setattr(arms, "described", lambda *_: {})
+    changed = config.merge(settings, methods(both={"selection": {"budget": 400}}))
+    assert config.described(changed, "gatesight") == {}
+
+
+def test_what_was_described_is_forgotten_when_code_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(remembered, "FOLDER", tmp_path / "kept")
+    (tmp_path / "method.py").write_text("x = 1")
+    made = iter(range(9))
+
+    def ask() -> int:
+        return remembered.remembered(["a"], [tmp_path], lambda: next(made))
+
+    assert [ask(), ask()] == [0, 0]
+    (tmp_path / "method.py").write_text("x = 22")
+    assert [ask(), ask()] == [1, 1]
+    next((tmp_path / "kept").iterdir()).write_text("{")
+    assert ask() in (1, 2)
+
+
+@pytest.mark.parametrize("module", ["kvrepro.config", "kvrepro.identity"])
+def test_a_tier_is_read_without_the_models_stack(module):
+    code = (
+        f"import sys, {module}; from kvrepro.config import described, load; load({{'tier': 'quick'}});"
+        "sys.exit(' '.join({'torch', 'transformers', 'pandas', 'matplotlib'} & set(sys.modules)) or 0)"
+    )
+    config.load({"tier": "quick"})  # described once
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -17,12 +17,12 @@ PACKAGE = Path(kvrepro.__file__).parent
 
 #: From the ground up. A part may import from its own layer, as long as no circle arises, and from those below.
 LAYERS = [
-    {"errors", "results", "tensorfile"},
+    {"errors", "files", "results", "tensorfile"},
     {"models", "data", "cache", "kernels"},
     {"methods", "labels", "benchmarks", "estimators"},
     {"training", "evaluate", "profiling", "analysis"},
     {"figures", "tables", "claims", "serving"},
-    {"config", "identity", "products", "script", "locks"},
+    {"config", "identity", "products", "remembered", "script", "locks"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 

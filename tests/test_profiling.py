@@ -16,7 +16,7 @@ from kvrepro.claims.evidence import Evidence, NoRows
 from kvrepro.claims.queries import ask
 from kvrepro.errors import InputError
 from kvrepro.figures import style
-from kvrepro.figures.latency import FIGURES
+from kvrepro.products import PROFILE_FIGURES
 from kvrepro.profiling import fused, measure, run, summary
 from kvrepro.profiling.arms import Paged, make_arm
 from kvrepro.profiling.clock import Clock
@@ -346,26 +346,26 @@ def test_the_authors_figure_data_are_optional_and_compared_where_they_are(rows, 
     found = goals(rows, given).set_index(["goal_id", "protocol"])["measured"]
     assert found["absolute_prefill_llama", "paper"] == pytest.approx(35.5 / 40)
     assert found["absolute_decode_llama", "paper"] == pytest.approx(0.0355 / 0.06)
-    FIGURES["figure_8"](rows, given)
+    PROFILE_FIGURES["figure_8"].make(rows, given)
     (tmp_path / "data" / "perf_1.csv").write_text("nonsense")
     with pytest.raises(InputError, match="figure data"):
         figure_data(given)
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", PROFILE_FIGURES)
 def test_figures(name, rows, h200, tmp_path):
-    figure = FIGURES[name](rows, h200)
+    figure = PROFILE_FIGURES[name].make(rows, h200)
     assert figure.axes
     style.save(figure, tmp_path / "a.pdf", tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 5000
     with pytest.raises(InputError, match=r"no .*rows"):
-        FIGURES[name](rows[rows["experiment"] == "none"], h200)
+        PROFILE_FIGURES[name].make(rows[rows["experiment"] == "none"], h200)
 
 
 def test_figure_8_shows_failures_and_what_was_scaled(rows, h200):
-    text = [t.get_text() for axes in FIGURES["figure_8"](rows, h200).axes for t in axes.texts]
+    text = [t.get_text() for axes in PROFILE_FIGURES["figure_8"].make(rows, h200).axes for t in axes.texts]
     assert text.count(" OOM") == 1 and OOM[2] == 512000
-    scaled = FIGURES["figure_8"](profile_rows(h200, layers_timed=4), h200)
+    scaled = PROFILE_FIGURES["figure_8"].make(profile_rows(h200, layers_timed=4), h200)
     assert any(t.get_text().endswith("×*") for axes in scaled.axes for t in axes.texts)
     assert any(p.get_hatch() for axes in scaled.axes for p in axes.patches)
 

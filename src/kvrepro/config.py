@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from kvrepro.benchmarks.registry import benchmark
 from kvrepro.data import corpora
 from kvrepro.data.sources import source
 from kvrepro.errors import InputError, unknown
-from kvrepro.evaluate.arms import FAMILIES, arms, check_budgets
+from kvrepro.methods.composition import FAMILIES
 from kvrepro.models import registry
-from kvrepro.results import REFERENCES
+from kvrepro.remembered import remembered
 
 TIERS = Path("config/tiers")
 SCHEMAS = Path("workflow/schemas")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  #: in C where it is built in, since every job reads the config
 
 
 def load(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def read_tier(name: str) -> dict[str, Any]:
     if not path.exists():
         raise unknown("tier", name, tiers(), "tier")
     try:
-        content = yaml.safe_load(path.read_text()) or {}
+        content = yaml.load(path.read_text(), LOADER) or {}
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not YAML ({' '.join(str(error).split())}); correct it.") from error
     if not isinstance(content, dict):
@@ -69,7 +71,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def validate(content: Any, schema: str, where: str) -> None:
     """Validate against ``workflow/schemas/<schema>.schema.yaml``; InputError for the first fault, named by its key."""
-    definition = yaml.safe_load((SCHEMAS / f"{schema}.schema.yaml").read_text())
+    definition = yaml.load((SCHEMAS / f"{schema}.schema.yaml").read_text(), LOADER)
     errors = list(jsonschema.Draft202012Validator(definition).iter_errors(content))
     if errors:
         raise _sentence(min(errors, key=lambda e: [str(p) for p in e.path]), definition, where)
@@ -131,6 +133,7 @@ def check(settings: Mapping[str, Any]) -> None:
         raise unknown("task", missing[0], ruler["tasks"], "budgets.tasks")
     for paper, experiment in settings["experiments"].items():
         _check_experiment(f"experiments.{paper}", experiment, settings)
+        described(settings, paper)
     owners: dict[tuple[str, str], str] = {}
     for paper, experiment in settings["experiments"].items():
         for pair in product(experiment["models"], experiment["benchmarks"]):
@@ -150,18 +153,23 @@ def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mappi
     for name in experiment["benchmarks"]:
         if name not in settings["benchmarks"]:
             raise unknown("benchmark", name, settings["benchmarks"], f"{where}.benchmarks")
-    if taken := [name for name in REFERENCES if name in experiment["methods"]]:
-        raise InputError(
-            f"{where}.methods.{taken[0]}: rows of the unpruned model have this name; give the method another one."
-        )
-    made_later = {field: "" for family in FAMILIES.values() for n in family.names() for field in family.artifacts(n)}
-    made = arms(experiment["methods"], experiment["kept"], f"{where}.methods", artifacts=made_later)
-    for name in experiment["benchmarks"]:
-        tokens = benchmark(name).shortest(settings["benchmarks"][name])
-        try:
-            check_budgets(made, tokens, protected=0)
-        except InputError as error:
-            raise InputError(f"{where}.kept on {name}, whose contexts may have {tokens} tokens: {error}") from error
+
+
+def described(settings: Mapping[str, Any], paper: str) -> dict[str, dict[str, list[str]]]:
+    """Per method of a paper's experiment the ``files`` that define it and the ``artifacts`` that it needs, after a
+    check of its options and budgets; see :func:`kvrepro.evaluate.arms.described`. Methods are imported only where the
+    experiment or any code has changed since it was last described."""
+    experiment, where = settings["experiments"][paper], f"experiments.{paper}.methods"
+    shortest = {name: benchmark(name).shortest(settings["benchmarks"][name]) for name in experiment["benchmarks"]}
+    asked = [experiment["methods"], experiment["kept"], where, shortest]
+
+    def compute():
+        from kvrepro.evaluate import arms
+
+        return arms.described(*asked)
+
+    folders = [path for family in FAMILIES.values() for path in import_module(family.package).__path__]
+    return remembered(asked, [Path(__file__).parent, *folders], compute)
 
 
 def commands() -> dict[str, str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import inspect
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,10 +14,10 @@ from typing import Any
 
 from kvrepro.benchmarks.registry import Benchmark
 from kvrepro.data.sources import Shipped, manifest, source
-from kvrepro.evaluate.arms import FAMILIES, parts_of
+from kvrepro.files import sha256_file
 from kvrepro.models import registry
-from kvrepro.models.loading import fingerprint
-from kvrepro.results import sha256_file
+from kvrepro.models.fingerprint import fingerprint
+from kvrepro.remembered import python_files, remembered
 
 
 @cache
@@ -56,33 +55,21 @@ def _file(path: Path) -> str:
     return sha256_file(path)[:16] if path.exists() else "missing"
 
 
-def methods(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Per method of an experiment a hash of the files that define its parts."""
-    found = {}
-    for name, said in table.items():
-        parts = parts_of(said, name)
-        files = [inspect.getfile(FAMILIES[family].find(part["method"])) for family, part in parts.items()]
-        found[name] = code(files)
-    return found
-
-
-def artifacts(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Names of what the methods of an experiment need from the workflow."""
-    parts = [part for name, said in table.items() for part in parts_of(said, name).items()]
-    return sorted({field for family, part in parts for field in FAMILIES[family].artifacts(part["method"])})
-
-
 def code(paths: Iterable[Path | str]) -> str:
     """Hash of Python files, or of those in folders; comments, docstrings and layout do not count."""
+    paths = list(map(str, paths))
+    return remembered(["code", paths], paths, lambda: _code(python_files(paths)))
+
+
+def _code(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(map(Path, paths)):
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            tree = ast.parse(file.read_text())
-            for node in ast.walk(tree):
-                body = getattr(node, "body", None)
-                if isinstance(body, list) and body and _is_docstring(body[0]):
-                    del body[0]
-            digest.update(ast.dump(tree).encode())
+    for file in files:
+        tree = ast.parse(file.read_text())
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list) and body and _is_docstring(body[0]):
+                del body[0]
+        digest.update(ast.dump(tree).encode())
     return digest.hexdigest()[:16]
 
 

@@ -10,9 +10,7 @@ import json
 import os
 import platform
 import subprocess
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +20,7 @@ import pandas as pd
 import pandera.pandas as pa
 
 from kvrepro.errors import InputError
+from kvrepro.files import atomic, sha256_file
 
 PACKAGES = ("torch", "transformers", "triton", "vllm", "pandas", "snakemake", "kvrepro")
 
@@ -63,21 +62,6 @@ ANSWERS = SCHEMA.add_columns(
 
 #: Names in the column method of the unpruned model's rows: its own cache, and a child of a fork that keeps everything.
 DENSE, FULL = REFERENCES = ("dense", "full")
-
-
-@contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that replaces it when the block ends well, and is removed when it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_rows(rows: Iterable[dict[str, Any]] | pd.DataFrame, path: str | Path, provenance: dict[str, Any]) -> None:
@@ -151,12 +135,6 @@ def write_text(content: str, path: str | Path) -> None:
     """Write a text file atomically."""
     with atomic(Path(path)) as temporary:
         temporary.write_text(content)
-
-
-def sha256_file(path: str | Path) -> str:
-    """Hex SHA-256 of a file."""
-    with Path(path).open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def config_hash(config: dict[str, Any]) -> str:

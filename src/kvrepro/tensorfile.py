@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from kvrepro.errors import InputError
-from kvrepro.results import atomic
+from kvrepro.files import atomic
 
 
 def write(path: str | Path, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> None:

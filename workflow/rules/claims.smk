@@ -30,7 +30,7 @@ rule claims_of_tier:
         }
         | {place: {"wg_kv": PROFILE_MODELS} for place in PROFILED},
         commands=commands() | {HERE: command(HERE, config["device"]), PROFILE: PROFILE_COMMAND},
-        lab=[model for model, entry in registry.entries().items() if entry.get("lab")],
+        lab=[model for model, entry in ENTRIES.items() if entry.get("lab")],
         code=identity.code([PACKAGE / "claims", PACKAGE / "analysis"]),
     script:
         "../scripts/claims.py"

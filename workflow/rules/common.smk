@@ -5,7 +5,7 @@ from pathlib import Path
 import kvrepro
 from kvrepro import identity
 from kvrepro.benchmarks.registry import benchmark
-from kvrepro.config import command, commands, load
+from kvrepro.config import command, commands, described, load
 from kvrepro.data.sources import source
 from kvrepro.products import FIGURES, TABLES
 from kvrepro.models import registry
@@ -15,8 +15,10 @@ HERE = config["tier"]
 RESULTS = f"results/{HERE}"
 LOGS = f"logs/{HERE}"
 TIMINGS = f"{RESULTS}/benchmarks"
+ENTRIES = registry.entries()
 EXPERIMENTS = config["experiments"]
 MODELS = list(dict.fromkeys(model for experiment in EXPERIMENTS.values() for model in experiment["models"]))
+DESCRIBED = {paper: described(config, paper) for paper in EXPERIMENTS}
 RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
 CORPORA = {source(entry).name: entry for entry in config["labels"]["corpora"]}
 GPU = int(config["device"].startswith("cuda"))
@@ -42,7 +44,7 @@ wildcard_constraints:
 
 def model_files(wildcards):
     """Weights and tokenizer of a local model. Their content is in the params, so a date alone starts nothing."""
-    path = registry.entry(wildcards.model).get("path")
+    path = ENTRIES[wildcards.model].get("path")
     patterns = ("config.json", "generation_config.json", "tokenizer*.json", "*.safetensors*")
     return [ancient(str(file)) for pattern in patterns for file in sorted(Path(path).glob(pattern))] if path else []
 
@@ -75,7 +77,7 @@ def suffixes(where, paper):
 
 
 def lab_of(wildcards):
-    return registry.entry(model_of(wildcards)).get("lab", False)
+    return ENTRIES[model_of(wildcards)].get("lab", False)
 
 
 def tasks_of(benchmark, where=HERE):
@@ -139,12 +141,13 @@ def kept_of(wildcards):
 
 
 def method_identity(wildcards):
-    return identity.methods(methods_of(wildcards))
+    methods = DESCRIBED[paper_of(wildcards)]
+    return {name: identity.code(method["files"]) for name, method in methods.items()}
 
 
 def artifacts(wildcards):
     """What the methods of a model need from the workflow, by the name of their field."""
-    fields = identity.artifacts(methods_of(wildcards))
+    fields = sorted({field for method in DESCRIBED[paper_of(wildcards)].values() for field in method["artifacts"]})
     return {field: f"{RESULTS}/{field}/{wildcards.model}.safetensors" for field in fields}
 
 

@@ -4,7 +4,7 @@ import re
 from kvrepro.profiling import run as profiling
 from kvrepro.profiling.settings import METHODS, PROTOCOLS, end_to_end
 from kvrepro.profiling.settings import load as load_profile
-from kvrepro.figures.latency import FIGURES as PROFILE_FIGURES
+from kvrepro.products import PROFILE_FIGURES
 
 PROFILE = "h200"
 PROFILE_SETTINGS = load_profile(PROFILE)

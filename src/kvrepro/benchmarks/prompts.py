@@ -17,7 +17,7 @@ import pandas as pd
 
 from kvrepro.benchmarks.example import Example, Question, render
 from kvrepro.errors import InputError
-from kvrepro.results import atomic
+from kvrepro.files import atomic
 
 MANIFEST_COLUMNS = ("task", "item", "seed", "length", "prompt_tokens", "text_sha256", "token_sha256")
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from typing import Any
 
 from kvrepro.errors import InputError, unknown
-from kvrepro.methods import admission, allocation, eviction, selection
+from kvrepro.methods import allocation
 from kvrepro.methods.admission.base import Admission
+from kvrepro.methods.composition import FAMILIES, parts_of, settings_of
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.methods.selection.base import Selection
 from kvrepro.models.loading import LoadedModel
+from kvrepro.results import REFERENCES
 
-FAMILIES = {family.FAMILY.name: family.FAMILY for family in (admission, selection, eviction)}
 KEYS = (*FAMILIES, "allocation", "kept", "over")  #: what a method of the config may say
 
 
@@ -81,7 +82,7 @@ def arms(
         for key in said:
             if key not in KEYS:
                 raise unknown("key", key, KEYS, at)
-        for suffix, parts in _settings(said, at):
+        for suffix, parts in settings_of(said, at):
             built = {}
             for family, options in parts.items():
                 method = options.pop("method")
@@ -90,42 +91,6 @@ def arms(
                     built[family].prepare(lm)
             made += _at_fractions(f"{name}{suffix}", built, said, kept, at)
     return made
-
-
-def parts_of(said: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
-    """The parts of a method of the config by family: the options of each, with its name under ``method``."""
-    parts = {}
-    for family in FAMILIES:
-        if family in said:
-            part = {"method": said[family]} if isinstance(said[family], str) else dict(said[family])
-            if "method" not in part:
-                raise InputError(f"{where}.{family}: the key 'method' is missing; name the {family} method.")
-            parts[family] = part
-    if not parts:
-        raise InputError(f"{where}: names no method; give {', '.join(FAMILIES)}, or several of them.")
-    if "admission" in parts and "eviction" in parts:
-        raise InputError(
-            f"{where}: eviction scores the entries of a whole prefill, which admission leaves out; combine either of "
-            "them with a selection."
-        )
-    return parts
-
-
-def _settings(said: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
-    """The parts of a method with each combination of the settings it goes ``over``, and how that is called."""
-    swept = []
-    for family, options in said.get("over", {}).items():
-        if family not in parts_of(said, where):
-            raise unknown("part", family, parts_of(said, where), f"{where}.over")
-        for option, values in options.items():
-            if not isinstance(values, list) or not values:
-                raise InputError(f"{where}.over.{family}.{option}: give a list of at least one value.")
-            swept.append([(family, option, value) for value in values])
-    for chosen in product(*swept):
-        parts = parts_of(said, where)
-        for family, option, value in chosen:
-            parts[family][option] = value
-        yield "".join(f"@{option}={value}" for _, option, value in chosen), parts
 
 
 def _at_fractions(name: str, parts: dict[str, Any], said: Mapping[str, Any], kept: Sequence[float], where: str):
@@ -147,3 +112,28 @@ def check_budgets(arms: Sequence[Arm], shortest: int, protected: int) -> None:
             arm.admission.policy(arm.kept, shortest)
         if arm.eviction is not None:
             allocation.per_head_budget(arm.kept, shortest, protected)
+
+
+def described(
+    methods: Mapping[str, Mapping[str, Any]], kept: Sequence[float], where: str, shortest: Mapping[str, int]
+) -> dict[str, dict[str, list[str]]]:
+    """Per method of an experiment the ``files`` that define its parts and the ``artifacts`` that it needs.
+
+    Raises InputError for whatever :func:`arms` refuses, for a name that rows of the unpruned model have, and for a kept
+    fraction that leaves nothing of the ``shortest`` contexts of a benchmark, tokens by its name.
+    """
+    if taken := [name for name in REFERENCES if name in methods]:
+        raise InputError(f"{where}.{taken[0]}: rows of the unpruned model have this name; give the method another one.")
+    made_later = {field: "" for family in FAMILIES.values() for n in family.names() for field in family.artifacts(n)}
+    made = arms(methods, kept, where, artifacts=made_later)
+    for benchmark, tokens in shortest.items():
+        try:
+            check_budgets(made, tokens, protected=0)
+        except InputError as error:
+            raise InputError(f"{where} on {benchmark}, whose contexts may have {tokens} tokens: {error}") from error
+    found = {}
+    for name, said in methods.items():
+        parts = [FAMILIES[family].find(part["method"]) for family, part in parts_of(said, where).items()]
+        needed = sorted({field for part in parts for field in part.artifacts})
+        found[name] = {"files": [inspect.getfile(part) for part in parts], "artifacts": needed}
+    return found

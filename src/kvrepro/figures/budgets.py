@@ -45,8 +45,8 @@ def figure_13(rows: pd.DataFrame, lab: bool = False) -> Figure:
     whole = accuracy(found, tasks)
     text = (
         f"{about(rows['model'].iloc[0], lab)}The same scores of GateSight's estimators and the same number of entries "
-        f"under three budget rules, {whole.items} item{'s' * (whole.items != 1)} a task; bands: 95 % bootstrap intervals "
-        f"over items. {whole.left_out()}"
+        f"under three budget rules, {whole.items} item{'s' * (whole.items != 1)} a task; bands: 95 % bootstrap "
+        f"intervals over items. {whole.left_out()}"
     )
     caption(figure, text, PAGE)
     return figure

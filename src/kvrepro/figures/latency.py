@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from kvrepro.errors import InputError
-from kvrepro.figures.roofline import roofline
 from kvrepro.figures.style import BLUE, COLUMN, GREEN, GREY, ORANGE, PAGE, RED, caption
 from kvrepro.profiling.published import figure_data
 from kvrepro.profiling.settings import PROTOCOLS, Settings
@@ -280,14 +279,3 @@ def _note(found: pd.DataFrame, published: int) -> str:
     if published:
         parts.append("Dotted outlines: the authors' figure data.")
     return " ".join(parts)
-
-
-#: Figures of the profile by name.
-FIGURES = {
-    "figure_1": figure_1,
-    "figure_4": figure_4,
-    "figure_8": figure_8,
-    "figure_15": figure_15,
-    "roofline": roofline,
-    "sweeps": sweeps,
-}

@@ -37,14 +37,21 @@ def grouped_attention(query, key, value, visible, scaling):
     """Attention in which each KV head of each row sees its own entries.
 
     query ``[batch, query_heads, t, head_dim]``, key and value ``[batch, kv_heads, tokens, head_dim]``, visible
-    ``[batch, kv_heads or 1, t, tokens]`` bool. Softmax in float32. Returns ``[batch, query_heads, t, head_dim]``. The
-    queries of a GQA group share one read of the keys.
+    ``[batch, kv_heads or 1, t, tokens]`` bool, where the last t tokens are the queries' own. Softmax in float32.
+    Returns ``[batch, query_heads, t, head_dim]``. The queries of a GQA group share one read of the keys.
     """
     b, heads, t, d = query.shape
     kv = key.shape[1]
     if t > CHUNK:  # a prefill: scores of all rows at once would not fit
-        mask = visible.repeat_interleave(heads // visible.shape[1], 1) if visible.shape[1] > 1 else visible
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=heads != kv)
+        parts = []
+        for start in range(0, t, CHUNK):
+            rows = slice(start, min(start + CHUNK, t))
+            seen = key.shape[2] - t + rows.stop  # the rows' own entries are the last, so later ones are not looked at
+            mask = visible[:, :, rows, :seen]
+            mask = mask.repeat_interleave(heads // mask.shape[1], 1) if mask.shape[1] > 1 else mask
+            part = query[:, :, rows], key[:, :, :seen], value[:, :, :seen]
+            parts.append(F.scaled_dot_product_attention(*part, attn_mask=mask, scale=scaling, enable_gqa=heads != kv))
+        return torch.cat(parts, 2)
     q = query.reshape(b, kv, heads // kv * t, d)
     scores = (q @ key.transpose(-1, -2)).float().view(b, kv, heads // kv, t, -1) * scaling
     weights = scores.masked_fill(~visible[:, :, None], float("-inf")).softmax(-1).to(value.dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import warnings
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from kvrepro.errors import InputError
 from kvrepro.models import attention, registry
+from kvrepro.models.fingerprint import fingerprint
 from kvrepro.models.geometry import Geometry, geometry
 from kvrepro.models.tokenizer import load_tokenizer
 
@@ -41,16 +41,6 @@ class LoadedModel:
         ids = self.model.generation_config.eos_token_id
         ids = self.tokenizer.eos_token_id if ids is None else ids
         return frozenset([ids] if isinstance(ids, int) else ids or [])
-
-
-def fingerprint(directory: Path) -> str:
-    """First 16 hex digits of a SHA-256 over config and weight files: artefacts trained for a model carry it."""
-    digest = hashlib.sha256()
-    for file in sorted([directory / "config.json", *directory.glob("*.safetensors")]):
-        digest.update(file.name.encode())
-        with file.open("rb") as f:
-            digest.update(hashlib.file_digest(f, "sha256").digest())
-    return digest.hexdigest()[:16]
 
 
 def load(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> LoadedModel:
