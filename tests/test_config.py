@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from kvrepro import config, identity, remembered
+from kvrepro.benchmarks.registry import benchmark
 from kvrepro.errors import InputError
 from kvrepro.evaluate import arms
 
@@ -32,6 +34,9 @@ def ruler(**keys) -> dict:
 
 def methods(**named) -> dict:
     return gatesight(methods=named)
+
+
+SCBENCH = {"length": 4096, "items": 1, "tasks": ["kv"], "sources": {"prose": "kjv", "word_count": 50}}
 
 
 @pytest.mark.parametrize("tier", ["quick", "lab", "paper"])
@@ -106,6 +111,8 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         ({"labels": {"tokens": [300, 200]}}, ["labels.tokens", "300 to 200"]),
         (methods(full={"eviction": "full"}), ["methods.full", "unpruned model"]),
         (methods(dense={"admission": "local_attention"}), ["methods.dense", "unpruned model"]),
+        ({"benchmarks": {"scbench": SCBENCH | {"tasks": ["kvv"]}}}, ["SCBench task", "did you mean 'kv'"]),
+        ({"benchmarks": {"scbench": SCBENCH | {"sources": {}}}}, ["benchmarks.scbench", "give data or sources"]),
         ({"device": "gpu"}, ["device", "cuda"]),
         ({"estimators": {"learning_rate": 0}}, ["estimators.learning_rate", "above 0"]),
     ],
@@ -191,6 +198,33 @@ def test_code_identity_ignores_comments_and_docstrings(tmp_path):
     assert identity.code([file]) != first
 
 
+def test_texts_count_by_content_whether_file_or_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(remembered, "FOLDER", tmp_path / "kept")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "kv.jsonl").write_text("{}")
+    (data / "other.jsonl").write_text("{}")
+    settings = SCBENCH | {"data": str(data)}
+
+    def mark() -> str:
+        return identity.texts(benchmark("scbench"), settings)["data"]
+
+    first = mark()
+    (data / "kv.jsonl").touch()
+    assert mark() == first
+    (data / "kv.jsonl").write_text("{ }")
+    assert mark() != first
+    shutil.rmtree(data)
+    assert mark() == "missing"
+
+
+def test_a_second_benchmark_takes_part_by_its_name():
+    experiments = {"gatesight": {"benchmarks": ["ruler", "scbench"]}}
+    settings = config.load({"tier": "quick", "benchmarks": {"scbench": SCBENCH}, "experiments": experiments})
+    assert settings["experiments"]["gatesight"]["benchmarks"] == ["ruler", "scbench"]
+    assert "'scbench'" in sentence(experiments=experiments)
+
+
 def test_methods_are_described_by_their_files_and_what_they_need(tmp_path, monkeypatch):
     monkeypatch.setattr(remembered, "FOLDER", tmp_path)
     quest = {"method": "quest", "budget": 300}
@@ -213,7 +247,7 @@ def test_what_was_described_is_forgotten_when_code_changes(tmp_path, monkeypatch
     made = iter(range(9))
 
     def ask() -> int:
-        return remembered.remembered(["a"], [tmp_path], lambda: next(made))
+        return remembered.remembered(["a"], [tmp_path / "method.py"], lambda: next(made))
 
     assert [ask(), ask()] == [0, 0]
     (tmp_path / "method.py").write_text("x = 22")

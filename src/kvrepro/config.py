@@ -18,7 +18,7 @@ from kvrepro.data.sources import source
 from kvrepro.errors import InputError, unknown
 from kvrepro.methods.composition import FAMILIES
 from kvrepro.models import registry
-from kvrepro.remembered import remembered
+from kvrepro.remembered import python_files, remembered
 
 TIERS = Path("config/tiers")
 SCHEMAS = Path("workflow/schemas")
@@ -169,7 +169,7 @@ def described(settings: Mapping[str, Any], paper: str) -> dict[str, dict[str, li
         return arms.described(*asked)
 
     folders = [path for family in FAMILIES.values() for path in import_module(family.package).__path__]
-    return remembered(asked, [Path(__file__).parent, *folders], compute)
+    return remembered(asked, python_files([Path(__file__).parent, *folders]), compute)
 
 
 def commands() -> dict[str, str]:

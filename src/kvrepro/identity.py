@@ -50,15 +50,26 @@ def texts(benchmark: Benchmark, settings: Mapping[str, Any]) -> dict[str, str]:
     return {name: _file(text) if isinstance(text, Path) else corpus(text) for name, text in found}
 
 
-@cache
 def _file(path: Path) -> str:
-    return sha256_file(path)[:16] if path.exists() else "missing"
+    """Hash of a file, or of the names and contents of the files in a folder."""
+    if not path.exists():
+        return "missing"
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return remembered(["content", str(path)], files, lambda: _contents(path, files))
+
+
+def _contents(path: Path, files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(path)} {sha256_file(file)}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def code(paths: Iterable[Path | str]) -> str:
     """Hash of Python files, or of those in folders; comments, docstrings and layout do not count."""
     paths = list(map(str, paths))
-    return remembered(["code", paths], paths, lambda: _code(python_files(paths)))
+    files = python_files(paths)
+    return remembered(["code", paths], files, lambda: _code(files))
 
 
 def _code(files: Iterable[Path]) -> str:

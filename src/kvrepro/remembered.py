@@ -20,13 +20,12 @@ def python_files(paths: Iterable[Path | str]) -> list[Path]:
     return [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
 
 
-def remembered(content: Any, code: Iterable[Path | str], compute: Callable[[], Any]) -> Any:
-    """What ``compute`` gave for ``content`` (both JSON), computed anew when a Python file of the folders ``code``
-    changed.
+def remembered(content: Any, files: Iterable[Path], compute: Callable[[], Any]) -> Any:
+    """What ``compute`` gave for ``content`` (both JSON); computed anew when one of ``files`` has another date or size.
 
     Nothing is kept of a computation that raises.
     """
-    stats = ((str(file), file.stat()) for file in python_files(code))
+    stats = ((str(file), file.stat()) for file in files)
     key = json.dumps([content, [(name, s.st_mtime_ns, s.st_size) for name, s in stats]], sort_keys=True)
     path = FOLDER / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     try:

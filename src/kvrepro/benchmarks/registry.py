@@ -11,7 +11,8 @@ from typing import Any
 from kvrepro.benchmarks.example import Example, Question
 from kvrepro.errors import unknown
 
-BENCHMARKS = ("ruler",)  #: packages beside this module, each with a module ``benchmark`` that defines BENCHMARK
+#: Packages beside this module, each with a module ``benchmark`` that defines BENCHMARK.
+BENCHMARKS = ("ruler", "scbench")
 
 #: ``score(example, question, text)``: the score of an answer, from 0 to 1, or several by the name of their metric, of
 #: which "score" is the one that figures and tables show.
@@ -27,7 +28,8 @@ class Benchmark:
     * ``score`` judges an answer.
     * ``check(settings)`` raises InputError, which names the key, for what the schema of the config cannot say.
     * ``shortest(settings)`` is the least number of tokens that a context has, for kept fractions to be checked with.
-    * ``reads(settings)`` names what the examples are made of: files of the user (Path), or corpora as the config names
+    * ``reads(settings)`` names what the examples are made of: files or folders of the user (Path), or corpora as the
+    config names
       them. They must be there, and a change of their content makes the examples anew.
     """
 
