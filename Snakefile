@@ -27,6 +27,8 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/prompts.smk"
 include: "workflow/rules/labels.smk"
 include: "workflow/rules/estimators.smk"
+include: "workflow/rules/observations.smk"
+include: "workflow/rules/gates.smk"
 include: "workflow/rules/accuracy.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
@@ -41,6 +43,8 @@ localrules:
     prompts,
     labels,
     estimators,
+    observations,
+    gates,
     accuracy,
     tables,
     figures,
@@ -57,6 +61,8 @@ rule all:
         rules.prompts.input,
         rules.labels.input,
         rules.estimators.input,
+        rules.observations.input,
+        rules.gates.input,
         rules.accuracy.input,
         rules.tables.input,
         rules.figures.input,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic_observations import observation_rows
 from synthetic_rows import KEPT, TASKS, accuracy_rows, predictor_rows
 
 from kvrepro.analysis import bootstrap, summary
@@ -31,8 +32,12 @@ def predictors():
     return predictor_rows()
 
 
-def rows_for(product, rows, predictors):
-    return rows if product.reads == "accuracy" else predictors
+@pytest.fixture(scope="module")
+def known(rows, predictors):
+    """The rows of every kind that products read."""
+    observed = observation_rows()
+    both = pd.concat([predictors, observed], ignore_index=True)
+    return {"accuracy": rows, "predictors": predictors, "observations": both, "gates": observed}
 
 
 # Bootstrap
@@ -187,22 +192,22 @@ def test_figure_5_names_layer_and_correlation(predictors):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_written_twice_alike(name, rows, predictors, tmp_path):
+def test_every_figure_is_written_twice_alike(name, known, tmp_path):
     product = FIGURES[name]
     paths = []
     for turn in ("a", "b"):
         pdf, png = tmp_path / f"{turn}.pdf", tmp_path / f"{turn}.png"
-        style.save(product.make(rows_for(product, rows, predictors), lab=True), str(pdf), str(png))
+        style.save(product.make(known[product.reads], lab=True), str(pdf), str(png))
         paths.append((pdf.read_bytes(), png.read_bytes()))
     assert paths[0] == paths[1]
     assert paths[0][0].startswith(b"%PDF") and len(paths[0][1]) > 5000
 
 
 @pytest.mark.parametrize("name", [*FIGURES, *TABLES])
-def test_without_rows_there_is_one_sentence(name, rows, predictors):
+def test_without_rows_there_is_one_sentence(name, known):
     product = (FIGURES | TABLES)[name]
     with pytest.raises(InputError, match="run the target"):
-        product.make(rows_for(product, rows, predictors)[:0])
+        product.make(known[product.reads][:0])
 
 
 # Tables

@@ -9,16 +9,12 @@ from synthetic_observations import ATTENTION, DOCUMENTS, GDN, HEADS, KEPT, WINDO
 from synthetic_rows import accuracy_rows, predictor_rows
 
 from kvrepro.analysis.names import ABLATION_TASKS, ALLOCATION_ABLATION, LENGTH_PREDICTORS
-from kvrepro.errors import InputError
-from kvrepro.figures import style
 from kvrepro.figures.accuracy import figure_4a, figure_9
 from kvrepro.figures.budgets import figure_13
 from kvrepro.figures.memory import figure_1
 from kvrepro.figures.observations import figure_2, figure_6, figure_7
 from kvrepro.tables.budgets import appendix_d, table_3, table_4
 from kvrepro.tables.observations import table_6, table_7
-
-MADE = (figure_1, figure_2, figure_6, figure_7, figure_13, table_4, table_6, table_7, appendix_d)
 
 
 @pytest.fixture(scope="module")
@@ -89,22 +85,6 @@ def test_accuracy_figures_name_their_benchmark(accuracies):
     other = accuracies.assign(experiment="scbench")
     assert figure_4a(other).axes[0].get_title().endswith("SCBench")
     assert "SCBench by task" in figure_9(other).get_suptitle()
-
-
-@pytest.mark.parametrize("make", [figure_1, figure_2, figure_6, figure_7, figure_13])
-def test_figures_are_written_twice_alike(make, rows, tmp_path):
-    written = []
-    for turn in ("a", "b"):
-        pdf, png = tmp_path / f"{turn}.pdf", tmp_path / f"{turn}.png"
-        style.save(make(rows, lab=True), str(pdf), str(png))
-        written.append((pdf.read_bytes(), png.read_bytes()))
-    assert written[0] == written[1]
-
-
-@pytest.mark.parametrize("make", [*MADE, table_3])
-def test_without_rows_there_is_one_sentence(make, rows):
-    with pytest.raises(InputError, match="run the target"):
-        make(rows[:0])
 
 
 def test_table_3_compares_at_every_fraction_and_on_the_mean(accuracies):

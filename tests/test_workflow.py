@@ -84,6 +84,13 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
             },
         },
         "benchmarks": {"ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]}},
+        "observations": {
+            "windows": [2, 6],
+            "sets": [{"tokens": 64, "documents": 3}],
+            "ruler": {"length": 600, "items": 1, "tasks": ["niah_single_1", "qa_1"]},
+        },
+        "gates": {"calibration": 1, "documents": 1, "share": 0.25, "draws": 1, "rows": 4},
+        "budgets": {"tasks": ["qa_1"], "items": 1, "kept": [0.2]},
     }
     (path / "config/tiers/test.yaml").write_text(yaml.safe_dump(tier))
     (path / "config/config.yaml").write_text("tier: test\n")
@@ -148,9 +155,12 @@ def run(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "copy"))
 
 
-DRAWN = {"table_1": 1, "table_5": 1, "figure_5": 1, "figure_8": 1}  # from predictors
+OBSERVED = dict.fromkeys(("figure_1", "figure_2", "figure_6", "figure_7", "table_6", "table_7"), 1)
+DRAWN = {"table_1": 1, "table_5": 1, "figure_5": 1, "figure_8": 1} | OBSERVED  # from predictors
+OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
+    "table_3": 1,
     "table_ruler": 1,
     "table_ruler_tasks": 1,
     "figure_4b": 1,
@@ -195,15 +205,22 @@ def test_labels_reach_everything_but_the_dense_model(run):
             "held_out_predictors": 1,
             "predictor_rows": 1,
             "benchmark_accuracy": 2,
+            "window_folds": 1,
+            "observation_rows": 1,
+            "budget_rows": 1,
         }
         | DRAWN
+        | OF_BUDGETS
         | OF_ACCURACY
     )
 
 
 def test_a_key_reruns_only_the_jobs_that_use_it(run):
     edit(run, predictors={"slow_threshold": 500})
-    assert planned(run) == {"predictor_rows": 1, "claims_of_tier": 1} | DRAWN
+    assert planned(run) == {"predictor_rows": 1, "observation_rows": 1, "claims_of_tier": 1} | DRAWN
+    assert "figure_13" not in DRAWN
+    edit(run, predictors={"slow_threshold": 1000}, gates={"draws": 2})
+    assert planned(run) == {"gate_rows": 1, "claims_of_tier": 1} | OF_BUDGETS
 
 
 def test_kept_fractions_rerun_the_evaluation_alone(run):
@@ -247,9 +264,8 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, target)
     found = planned(run, "all", "reference")
-    assert (
-        found == {"claims_of_tier": 1, "table_ruler": 2, "table_ruler_tasks": 2, "figure_4b": 1, "figure_11": 1} | DRAWN
-    )
+    of_accuracy = {"table_3": 1, "table_ruler": 2, "table_ruler_tasks": 2, "figure_4b": 1, "figure_11": 1}
+    assert found == {"claims_of_tier": 1} | of_accuracy | DRAWN | OF_BUDGETS
 
 
 @pytest.mark.parametrize(
@@ -412,6 +428,33 @@ def test_scripts_from_prompts_to_claims(script, site):
         **hybrid,
     )
     assert set(read_rows(rows)["experiment"]) == {"predictors", "label_checks", "layer_gates", "example_document"}
+    observed = "results/test/observations/lab-hybrid.parquet"
+    sets = {"settings": given, "set": {"tokens": 64, "documents": 3}, "corpora": ["kjv", "stdlib"]}
+    script("label_set", Named(), Named("0K.labels"), sets, set="0K", **hybrid)
+    contexts = {"settings": given, "ruler": ruler | config["observations"]["ruler"], "seed": 42}
+    script("label_tasks", Named(), Named("niah_single_1.labels", "qa_1.labels"), contexts, **hybrid)
+    narrow = {"recipe": config["estimators"] | {"window": 2}}
+    script("window_folds", Named(labels=labels), Named("narrow"), narrow, **hybrid)
+    inputs = Named(labels=labels, estimators=["estimators"], folds=["folds"], windows=["narrow"], sets=["0K.labels"])
+    inputs.tasks = ["niah_single_1.labels", "qa_1.labels"]
+    settings = {"settings": config["observations"], "slow": 1000, "task_set": "ruler_0K"}
+    script("observation_rows", inputs, Named(rows=observed), settings, **hybrid)
+    found = read_rows(observed)
+    assert {"shape", "half_lives", "order_stability", "deciles", "cells", "windows"} < set(found["experiment"])
+    gated = [f"results/test/{name}.parquet" for name in ("gates/lab-hybrid", "budgets/qa_1", "budgets/niah_multivalue")]
+    corpora = {"corpora": ["kjv", "stdlib"], "lengths": [48, 64]}
+    script("gate_statistics", Named(), Named("gates"), corpora | {"documents": 1, "seed": 0}, **hybrid)
+    settings = corpora | {"settings": config["gates"]}
+    script("gate_rows", Named(gates=["gates"]), Named(rows=gated[0]), settings, **hybrid)
+    ablation = {"name": "ruler", "settings": ruler | {"tasks": ["niah_multivalue"]}, "seed": 42}
+    script("prompts", Named(), Named(prompts=["ablation.jsonl"], manifest="ablation.csv"), ablation, **hybrid)
+    for task, prompts, path in (
+        ("qa_1", "lab-hybrid.jsonl", gated[1]),
+        ("niah_multivalue", "ablation.jsonl", gated[2]),
+    ):
+        inputs = Named(prompts=prompts, estimators=["estimators"], gates=["gates"])
+        script("budget_rows", inputs, Named(rows=path), {"number": 1, "kept": [0.2], "rows": 4}, task=task, **hybrid)
+        assert read_rows(path)["ok"].all()
 
     experiments = config["experiments"]
     for model, paper, more in (
@@ -435,10 +478,15 @@ def test_scripts_from_prompts_to_claims(script, site):
     assert set(record) == {"ruler_1000", "mean", "items_per_task"} and record["items_per_task"] == 2
     for kind, products in (("figure", FIGURES), ("table", TABLES)):
         for name, product in products.items():
-            read = accuracy if product.reads == "accuracy" else rows
+            read = {
+                "accuracy": [accuracy],
+                "predictors": [rows],
+                "observations": [rows, observed],
+                "gates": gated,
+            }[product.reads]
             outputs = Named(pdf=f"{name}.pdf", png=f"{name}.png", csv=f"{name}.csv", md=f"{name}.md")
-            script(kind, Named(read), outputs, {"name": name, "lab": True})
-            assert Path(outputs.pdf if kind == "figure" else outputs.md).stat().st_size > 500
+            script(kind, Named(*read), outputs, {"name": name, "lab": True})
+            assert Path(outputs.pdf if kind == "figure" else outputs.md).stat().st_size > 300
 
     (site / "config/claims").exists() or shutil.copytree(ROOT / "config/claims", site / "config/claims")
     script(

@@ -121,6 +121,10 @@ def check(settings: Mapping[str, Any]) -> None:
     _check_labels(settings["labels"])
     for name, given in settings["benchmarks"].items():
         benchmark(name, "benchmarks").check(given)
+    ruler = settings["benchmarks"]["ruler"]
+    benchmark("ruler", "observations").check(ruler | settings["observations"]["ruler"])
+    if missing := [task for task in settings["budgets"]["tasks"] if task not in ruler["tasks"]]:
+        raise unknown("task", missing[0], ruler["tasks"], "budgets.tasks")
     for paper, experiment in settings["experiments"].items():
         _check_experiment(f"experiments.{paper}", experiment, settings)
         described(settings, paper)
@@ -138,7 +142,7 @@ def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mappi
     for name in experiment["models"]:
         if name not in known:
             raise unknown("model", name, known, f"{where}.models")
-        if "predictors" in experiment.get("analyses", []):
+        if experiment.get("analyses"):
             _check_recurrent(name, known[name], where)
     for name in experiment["benchmarks"]:
         if name not in settings["benchmarks"]:
@@ -184,7 +188,7 @@ def _check_recurrent(name: str, entry: Mapping[str, Any], where: str) -> None:
         config = json.loads(path.read_text())
         if "linear_attention" not in config.get("text_config", config).get("layer_types", []):
             raise InputError(
-                f"{where}.analyses: predictors read Gated DeltaNet layers, and {name!r} has none ({path}); name a "
+                f"{where}.analyses: they read Gated DeltaNet layers, and {name!r} has none ({path}); name a "
                 "hybrid model or leave the analysis out."
             )
 

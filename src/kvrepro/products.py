@@ -12,8 +12,9 @@ from typing import Any
 class Product:
     """A figure (``make`` gives a Figure) or a table (a frame and Markdown) of one or more papers.
 
-    ``reads`` names the rows of one model that ``make`` is given: accuracy or predictors. ``function`` names it within
-    kvrepro; it is imported when it is called, since the workflow reads this list in every job.
+    ``reads`` names the rows of one model that ``make`` is given: accuracy, predictors, observations (with the
+    predictors), or gates (with other budgets). ``function`` names it within kvrepro; it is imported when it is called,
+    since the workflow reads this list in every job.
     """
 
     papers: tuple[str, ...]
@@ -32,15 +33,25 @@ BOTH = ("gatesight", "wg_kv")
 
 
 FIGURES = {
+    "figure_1": Product(GATESIGHT, "observations", "figures.memory.figure_1"),
+    "figure_2": Product(GATESIGHT, "observations", "figures.observations.figure_2"),
     "figure_4b": Product(GATESIGHT, "accuracy", "figures.accuracy.figure_4b"),
     "figure_5": Product(GATESIGHT, "predictors", "figures.predictors.figure_5"),
+    "figure_6": Product(GATESIGHT, "observations", "figures.observations.figure_6"),
+    "figure_7": Product(GATESIGHT, "observations", "figures.observations.figure_7"),
     "figure_8": Product(GATESIGHT, "predictors", "figures.predictors.figure_8"),
     "figure_11": Product(GATESIGHT, "accuracy", "figures.accuracy.figure_11"),
+    "figure_13": Product(GATESIGHT, "gates", "figures.budgets.figure_13"),
 }
 
 TABLES = {
     "table_1": Product(GATESIGHT, "predictors", "tables.predictors.table_1"),
+    "table_3": Product(GATESIGHT, "accuracy", "tables.budgets.table_3"),
+    "table_4": Product(GATESIGHT, "gates", "tables.budgets.table_4"),
     "table_5": Product(GATESIGHT, "predictors", "tables.predictors.table_5"),
+    "table_6": Product(GATESIGHT, "observations", "tables.observations.table_6"),
+    "table_7": Product(GATESIGHT, "observations", "tables.observations.table_7"),
+    "table_d": Product(GATESIGHT, "gates", "tables.budgets.appendix_d"),
     "ruler": Product(BOTH, "accuracy", "tables.accuracy.ruler"),
     "ruler_tasks": Product(BOTH, "accuracy", "tables.accuracy.ruler_tasks"),
 }

@@ -97,6 +97,23 @@ def predictor_rows(wildcards):
     return f"results/{wildcards.where}/predictors/{model_of(wildcards)}.parquet"
 
 
+def observation_rows(wildcards):
+    return [predictor_rows(wildcards), f"results/{wildcards.where}/observations/{model_of(wildcards)}.parquet"]
+
+
+def gate_rows(wildcards):
+    return gate_files(wildcards.where, model_of(wildcards))
+
+
+def gate_files(where, model):
+    """Rows of the gate analyses and of other budgets, task by task."""
+    tasks = SETTINGS[where]["budgets"]["tasks"]
+    return [
+        f"results/{where}/gates/{model}.parquet",
+        *(f"results/{where}/budgets/{model}/{task}.parquet" for task in tasks),
+    ]
+
+
 def corpus_entry(wildcards):
     return CORPORA[wildcards.corpus]
 
@@ -134,7 +151,12 @@ def artifacts(wildcards):
     return {field: f"{RESULTS}/{field}/{wildcards.model}.safetensors" for field in fields}
 
 
-READS = {"accuracy": accuracy_rows, "predictors": predictor_rows}
+READS = {
+    "accuracy": accuracy_rows,
+    "predictors": predictor_rows,
+    "observations": observation_rows,
+    "gates": gate_rows,
+}
 DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "analysis"])
 
 
@@ -167,4 +189,6 @@ def evidence_files(where):
         for file in accuracy_files(where, model, benchmark)
     ]
     rows += [f"results/{where}/predictors/{model}.parquet" for model in analysed(where, "predictors")]
+    rows += [f"results/{where}/observations/{model}.parquet" for model in analysed(where, "observations")]
+    rows += [row for model in analysed(where, "gates") for row in gate_files(where, model)]
     return rows if where == HERE else [row for row in rows if Path(row).exists()]

@@ -15,8 +15,9 @@ from kvrepro.analysis import gate_statistics
 from kvrepro.analysis.closing import closed, whole
 from kvrepro.analysis.gated_scores import ReceivedAttention
 from kvrepro.benchmarks.example import Example
+from kvrepro.benchmarks.registry import Scorer
 from kvrepro.evaluate.arms import Arm
-from kvrepro.evaluate.protocol import Scorer, evaluate
+from kvrepro.evaluate.protocol import evaluate
 from kvrepro.methods.eviction.gatesight import GateSight
 from kvrepro.models.capture import Prefill
 from kvrepro.models.geometry import Geometry

@@ -40,13 +40,13 @@ def figure_13(rows: pd.DataFrame, lab: bool = False) -> Figure:
         axes.axis("off")
     for axes in grid[:, 0]:
         axes.set_ylabel("accuracy (%)")
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center")
     figure.suptitle(model_title(rows["model"].iloc[0], lab), fontsize=7.5)
     whole = accuracy(found, tasks)
     text = (
         f"{about(rows['model'].iloc[0], lab)}The same scores of GateSight's estimators and the same number of entries "
-        f"under three budget rules, {whole.items} items a task; bands: 95 % bootstrap intervals over items. "
-        f"{whole.left_out()}"
+        f"under three budget rules, {whole.items} item{'s' * (whole.items != 1)} a task; bands: 95 % bootstrap "
+        f"intervals over items. {whole.left_out()}"
     )
     caption(figure, text, PAGE)
     return figure

@@ -138,7 +138,7 @@ def _heads(rows: pd.DataFrame) -> tuple[pd.DataFrame, Table]:
 
 
 def _layers(rows: pd.DataFrame) -> tuple[pd.DataFrame, Table]:
-    found = rows[(rows["experiment"] == "closed_layers") & (rows["metric"] == "score")]
+    found = rows[(rows["experiment"] == "closed_layers") & rows["task"].isin(FIVE_TASKS)]
     result = accuracy(found)
     lines = [_row("layers", name, result[name, 1.0]) for name in found["method"].unique()]
     label = dict.fromkeys(REFERENCES, "all layers")

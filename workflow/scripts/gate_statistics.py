@@ -1,0 +1,14 @@
+"""Mean output gates of one model over calibration documents of all label corpora."""
+
+import torch
+
+from kvrepro.analysis.gate_statistics import measure
+from kvrepro.data.corpora import cut
+from kvrepro.models.loading import load
+from kvrepro.script import job
+
+with job(snakemake):
+    params, lm = snakemake.params, load(snakemake.wildcards.model, snakemake.config["device"])
+    size = tuple(params.lengths), params.documents, params.seed
+    documents = [torch.tensor(ids) for entry in params.corpora for ids in cut(entry, lm.tokenizer, *size, join=True)]
+    measure(lm, documents).save(snakemake.output[0], lm)
