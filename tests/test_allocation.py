@@ -14,7 +14,7 @@ from kvrepro.evaluate import protocol
 from kvrepro.evaluate.arms import Arm
 from kvrepro.evaluate.protocol import evaluate
 from kvrepro.methods import eviction
-from kvrepro.methods.allocation import RULES, allocate, keep_top, largest_remainder, per_head_budget, pyramid
+from kvrepro.methods.allocation import RULES, allocate, keep_top, largest_remainder, per_head_budget, pyramid, ranked
 
 
 @pytest.mark.parametrize("kept", [0.1, 0.3, 0.5, 0.9, 1.0])
@@ -85,7 +85,10 @@ def test_global_keeps_the_best_entries_of_the_whole_model():
     for protected in (0, 4):
         scores = [torch.randint(0, 6, (2, 30), generator=draw).float() for _ in range(3)]  # many ties
         counts = allocate("global", 0.4, 30, protected, 3, 2, scores=scores)
-        kept = {tuple(x) for x in torch.stack(keep_top(scores, counts, protected, "here")).nonzero().tolist()}
+        kept = {
+            tuple(x)
+            for x in torch.stack(keep_top(ranked(scores, protected, "here"), counts, protected)).nonzero().tolist()
+        }
         body = [(x, y, i) for x in range(3) for y in range(2) for i in range(protected, 30)]
         best = sorted(body, key=lambda e: (-scores[e[0]][e[1], e[2]].item(), e))[: 6 * round(0.4 * (30 - protected))]
         prefix = {(x, y, i) for x in range(3) for y in range(2) for i in range(protected)}
@@ -187,7 +190,7 @@ def test_every_rule_end_to_end(rule, tiny_hybrid, monkeypatch):
 
 def test_keep_top_keeps_the_prefix_the_best_and_the_older_of_ties():
     scores = [torch.tensor([[0.0, 0.0, 3.0, 1.0, 3.0, 3.0], [9.0, 9.0, 1.0, 2.0, 3.0, 4.0]])]
-    masks = keep_top(scores, torch.tensor([[2, 1]]), 2, "here")
+    masks = keep_top(ranked(scores, 2, "here"), torch.tensor([[2, 1]]), 2)
     assert masks[0].tolist() == [[True, True, True, False, True, False], [True, True, False, False, False, True]]
 
 
@@ -195,4 +198,4 @@ def test_keep_top_keeps_the_prefix_the_best_and_the_older_of_ties():
 def test_scores_that_are_not_finite_stop_the_row(bad):
     scores = [torch.zeros(2, 5), torch.tensor([[0.0, bad, 0.0, 0.0, 0.0]] * 2)]
     with pytest.raises(InputError, match=r"ruler/vt item 3: scores of attention layer 1"):
-        keep_top(scores, torch.ones(2, 2, dtype=torch.long), 0, "ruler/vt item 3")
+        ranked(scores, 0, "ruler/vt item 3")

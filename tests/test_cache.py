@@ -7,15 +7,22 @@ import torch
 
 from kvrepro.cache.admitted import Policy, admitted_cache
 from kvrepro.cache.fork import fork
+from kvrepro.cache.joined import join
 from kvrepro.cache.ragged import EMPTY, bytes_held, pack
 from kvrepro.cache.session import Session
 from kvrepro.errors import InputError
-from kvrepro.evaluate.decode import answer, feed
+from kvrepro.evaluate.decode import ask, decode, feed
 from kvrepro.models import attention
 from kvrepro.models.attention import grouped_attention
 from kvrepro.models.capture import prefill
+from kvrepro.models.gated_attention import keys_before_rope
 
 QUESTION = [5, 9, 200, 31]
+
+
+def answer(lm, cache, start, question, most, rows=1):
+    """Answers on a cache of its own, without joining."""
+    return decode(lm, cache, [ask(lm, cache, start, question, most, rows)])
 
 
 def relative_error(got, want):
@@ -140,7 +147,7 @@ def test_answers_end_at_eos(tiny_dense, tokens):
 def gate_some(layer, keys_pre_rope, keys, positions):
     """An arbitrary per-layer, per-head rule of positions and of keys before and after RoPE."""
     head = torch.arange(keys.shape[1])[:, None]
-    by_position = ((positions * 7 + head * 3 + layer) % 5 == 0)[None]
+    by_position = (positions * 7 + head * 3 + layer) % 5 == 0
     return 0.7 * (by_position | ((keys_pre_rope[..., 0] > 0.5) & (keys[..., 1] > 0)))
 
 
@@ -184,7 +191,8 @@ def test_admission_before_the_write_equals_the_mask(model, tokens, chunk, monkey
     references = [admitted_reference(lm, tokens, policy) for policy in policies]
     monkeypatch.setattr(attention, "CHUNK", chunk)  # a prefill longer than this takes the other path
     got = []
-    with torch.no_grad(), admitted_cache(lm, policies) as cache:
+    with torch.no_grad(), keys_before_rope(lm, before := {}):
+        cache = admitted_cache(lm, policies, before)
         for piece in (tokens[:60], tokens[60:97], tokens[97:98], tokens[98:99], tokens[99:]):  # prefill, chunk, decode
             got.append(
                 lm.model(input_ids=piece.expand(len(policies), -1), past_key_values=cache, use_cache=True).logits
@@ -200,7 +208,8 @@ def test_admission_before_the_write_equals_the_mask(model, tokens, chunk, monkey
 
 
 def test_an_admitted_session_repeats_its_answer(tiny_hybrid, tokens):
-    with admitted_cache(tiny_hybrid, [Policy(8, gate_some), Policy(30, gate_some)]) as cache:
+    with keys_before_rope(tiny_hybrid, before := {}):
+        cache = admitted_cache(tiny_hybrid, [Policy(8, gate_some), Policy(30, gate_some)], before)
         feed(tiny_hybrid, cache, tokens, rows=2)
         session = Session(cache, tiny_hybrid.geometry)
         first = answer(tiny_hybrid, cache, 100, QUESTION, 20, rows=2)
@@ -209,6 +218,35 @@ def test_an_admitted_session_repeats_its_answer(tiny_hybrid, tokens):
         assert answer(tiny_hybrid, cache, 100, QUESTION, 20, rows=2) == first
         session.rewind()
         assert answer(tiny_hybrid, cache, 100, QUESTION[::-1], 20, rows=2) != first
+
+
+@pytest.mark.parametrize("model", ["tiny_dense", "tiny_hybrid"])
+def test_caches_of_different_contexts_answer_together_as_they_do_alone(model, tokens, request):
+    """Forked and admitted rows, of contexts, questions and answers of different lengths."""
+    lm = request.getfixturevalue(model)
+    contexts, questions, most = [tokens, tokens[:70], tokens[20:]], [QUESTION, [7, 7], QUESTION[::-1]], [20, 12, 5]
+    with keys_before_rope(lm, before := {}):
+        parents = [prefill(lm, context) for context in contexts[:2]]
+        sessions = [fork(lm, parent, [some(parent, 6), everything(parent)]) for parent in parents]
+        policies = [Policy(8, gate_some), Policy(30, gate_some), Policy(8, gate_some, 0.71)]
+        cache = admitted_cache(lm, policies, before)
+        feed(lm, cache, contexts[2], rows=3)
+        sessions.append(Session(cache, lm.geometry))
+        cases = list(zip(sessions, (len(c) for c in contexts), questions, most, (2, 2, 3), strict=True))
+        alone = []
+        for session, *case in cases:
+            alone += answer(lm, session.cache, *case)
+            session.rewind()
+        posed = [ask(lm, session.cache, *case) for session, *case in cases]
+        joined = join(lm, [session.cache for session in sessions], 20, before)
+        together = decode(lm, joined, posed)
+    assert together == alone and len({given.tokens for given in alone}) > 3
+    starts = [100, 100, 70, 70, 80, 80, 80]
+    for given, start in zip(together, starts, strict=True):
+        assert torch.equal(given.positions[0], torch.arange(start, start + given.positions.shape[1]))
+    assert [given.positions.shape[1] for given in together] == [23, 23, 13, 13, 8, 8, 8]
+    for layer in (joined.layers[i] for i in lm.geometry.attention_layers):
+        assert layer.keys.data_ptr() == layer._keys.data_ptr() and layer.used == layer._keys.shape[2]
 
 
 def test_pack_keeps_order_and_empties_the_rest():

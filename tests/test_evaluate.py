@@ -49,7 +49,7 @@ def arms():
 
 @pytest.fixture(scope="module")
 def rows(tiny_hybrid):
-    return pd.DataFrame(evaluate(tiny_hybrid, [example(0), example(1)], arms(), score, BASE, batch=4))
+    return pd.DataFrame(evaluate(tiny_hybrid, [example(0), example(1)], arms(), score, BASE, together=200_000))
 
 
 def test_every_arm_answers_every_question(rows):
@@ -124,8 +124,8 @@ def test_a_scorer_may_give_several_metrics(tiny_dense):
 def test_a_cache_that_keeps_too_much_is_marked_and_left_out(tiny_hybrid, monkeypatch, tmp_path):
     real = protocol.keep_top
 
-    def generous(scores, counts, protected, context):
-        return real(scores, counts + 1, protected, context)
+    def generous(ranks, counts, protected):
+        return real(ranks, counts + 1, protected)
 
     monkeypatch.setattr(protocol, "keep_top", generous)
     got = pd.DataFrame(
@@ -145,8 +145,8 @@ def marked(tiny_hybrid, kept=0.5):
 
 
 def test_answers_at_wrong_positions_are_marked(tiny_hybrid, monkeypatch):
-    real = protocol.answer
-    monkeypatch.setattr(protocol, "answer", lambda lm, cache, start, *a, **k: real(lm, cache, start - 1, *a, **k))
+    real = protocol.ask
+    monkeypatch.setattr(protocol, "ask", lambda lm, cache, start, *a, **k: real(lm, cache, start - 1, *a, **k))
     assert marked(tiny_hybrid) == {"positions"}
 
 
@@ -296,7 +296,7 @@ class Gate(Admission):
 
 def test_a_gate_decides_how_much_is_held(tiny_dense):
     made = [Arm(f"gate{tau}", admission=Gate(tau)) for tau in (0.0, 0.5, 1.1)]
-    got = pd.DataFrame(evaluate(tiny_dense, [example()], made, score, BASE, together=2))
+    got = pd.DataFrame(evaluate(tiny_dense, [example()], made, score, BASE))
     assert got["ok"].all() and got[got["method"].str.startswith("gate")]["budget"].isna().all()
     share = got.groupby("method")["kept_entries"].first() / (tiny_dense.geometry.cache_rows * got["n_tokens"].iloc[0])
     assert share["gate0.0"] == 1.0 and 0.2 < share["gate0.5"] < 0.9

@@ -15,7 +15,7 @@ from kvrepro.methods import admission
 from kvrepro.methods.head_profile import HeadProfile
 from kvrepro.models.capture import decoder
 from kvrepro.models.gate import WriteGates, initial, load_gates, save_gates
-from kvrepro.models.gated_attention import Gating, gated
+from kvrepro.models.gated_attention import Gating, gated, keys_before_rope
 
 WINDOW, TAU = 8, 0.45
 
@@ -69,7 +69,8 @@ def test_inference_is_the_mask_of_the_paper(model, chunks, request, gate_file, t
     method, gates = prepared(lm, path), load_gates(path, lm, 0.08)
     expected = masked(lm, gates, tokens, lambda g, age, row: (age < WINDOW) | (g >= TAU))
     found, begin = [], 0
-    with torch.no_grad(), admitted_cache(lm, [method.policy(None, 100)]) as cache:
+    with torch.no_grad(), keys_before_rope(lm, before := {}):
+        cache = admitted_cache(lm, [method.policy(None, 100)], before)
         for size in chunks:
             out = decoder(lm.model)(tokens[None, begin : begin + size], past_key_values=cache, use_cache=True)
             found.append(out.last_hidden_state[0])
@@ -91,7 +92,8 @@ def test_published_variants(tiny_dense, gate_file, tokens):
     gates = load_gates(path, tiny_dense, 0.08)
     method = prepared(tiny_dense, path, block_window=True)
     expected = masked(tiny_dense, gates, tokens, lambda g, age, row: (age < WINDOW + row % 64) | (g >= TAU))
-    with torch.no_grad(), admitted_cache(tiny_dense, [method.policy(None, 100)]) as cache:
+    with torch.no_grad(), keys_before_rope(tiny_dense, before := {}):
+        cache = admitted_cache(tiny_dense, [method.policy(None, 100)], before)
         found = decoder(tiny_dense.model)(tokens[None], past_key_values=cache, use_cache=True).last_hidden_state[0]
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     for threshold in (0.1, 0.5):
@@ -151,7 +153,8 @@ PROFILE = [[0.9, 0.1], [0.2, 0.8], [0.3, 0.4]]
 def test_duo_attention_gives_the_budget_to_retrieval_heads(tiny_dense, tokens, tmp_path):
     method = duo(tiny_dense, tmp_path, PROFILE)
     policy = method.policy(0.385, 100)  # (38.5 - 8) / 92 of six heads are two
-    with torch.no_grad(), admitted_cache(tiny_dense, [policy]) as cache:
+    with torch.no_grad(), keys_before_rope(tiny_dense, before := {}):
+        cache = admitted_cache(tiny_dense, [policy], before)
         decoder(tiny_dense.model)(tokens[None], past_key_values=cache, use_cache=True)
     assert [layer.entries()[0].tolist() for layer in cache.layers] == [[100, 8], [8, 100], [8, 8]]
     assert cache.layers[0].positions[0, 1, :8].tolist() == [0, 1, 2, 95, 96, 97, 98, 99]

@@ -6,19 +6,17 @@ when the entry was admitted (the mask of §4.2); an entry that has left the wind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from transformers import DynamicCache
 
 from kvrepro.cache.ragged import EMPTY, RaggedLayer, pack
-from kvrepro.models.gated_attention import keys_before_rope
 from kvrepro.models.loading import LoadedModel
 
 #: ``gate(layer, keys_pre_rope, keys, positions) -> [batch, kv_heads, t]`` in [0, 1]; both keys ``[batch, kv_heads, t,
-#: head_dim]``, before and after RoPE.
+#: head_dim]``, before and after RoPE; positions ``[t]`` or ``[batch, 1, t]``.
 Gate = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -50,12 +48,27 @@ class AdmittedLayer(RaggedLayer):
         g = lm.geometry
         empty = torch.zeros(len(policies), g.kv_heads, 0, g.head_dim, dtype=lm.dtype, device=lm.device)
         super().__init__(empty, empty, empty[..., 0].long(), seen=0)
-        self.index, self.policies, self.keys_pre_rope = index, policies, keys_pre_rope
-        self.windows, self.blocks = torch.tensor(
+        self.index, self._policies, self.keys_pre_rope = index, policies, keys_pre_rope
+        self._windows, self.blocks = torch.tensor(
             [[p.window for p in policies], [p.block for p in policies]], device=lm.device
         )[..., None, None]
-        self.admitted = torch.zeros(*empty.shape[:3], dtype=torch.bool, device=lm.device)
+        self._admitted = torch.zeros(*empty.shape[:3], dtype=torch.bool, device=lm.device)
         self.decisions: list[torch.Tensor] = []
+
+    @property
+    def policies(self) -> list[Policy]:
+        """Admission policy of each row."""
+        return self._policies
+
+    @property
+    def admitted(self) -> torch.Tensor:
+        """Which slots are seen beyond the window, ``[batch, kv_heads, slots]`` bool."""
+        return self._admitted
+
+    @property
+    def windows(self) -> torch.Tensor:
+        """Tokens of each row's local window, ``[batch, 1, 1]``."""
+        return self._windows
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
         """Decide on the new entries, hand all that the new queries may see to attention, store what is to stay."""
@@ -66,12 +79,12 @@ class AdmittedLayer(RaggedLayer):
         keys = torch.cat([self._keys, key_states], 2)
         values = torch.cat([self._values, value_states], 2)
         positions = torch.cat([self.positions, now.expand(*key_states.shape[:2], t)], 2)
-        admitted = torch.cat([self.admitted, decided], 2)
+        admitted = torch.cat([self._admitted, decided], 2)
         self.seen += t
         self._handed = positions, admitted
-        stays = (positions != EMPTY) & (admitted | (positions >= self.seen - self.windows))
+        stays = (positions != EMPTY) & (admitted | (positions >= self.seen - self._windows))
         self._keys, self._values, self.positions = pack(keys, values, positions, stays)
-        self.admitted = pack(admitted[..., None], admitted[..., None], positions, stays)[0][..., 0]
+        self._admitted = pack(admitted[..., None], admitted[..., None], positions, stays)[0][..., 0]
         self.used = self._keys.shape[2]
         keys.kvrepro_layer = self
         return keys, values
@@ -79,7 +92,7 @@ class AdmittedLayer(RaggedLayer):
     def _decide(self, keys_pre_rope: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         rows = [
             policy.gate(self.index, keys_pre_rope[i : i + 1], keys[i : i + 1], positions) >= policy.threshold
-            for i, policy in enumerate(self.policies)
+            for i, policy in enumerate(self._policies)
         ]
         return torch.cat(rows)
 
@@ -93,27 +106,25 @@ class AdmittedLayer(RaggedLayer):
             admitted = admitted[:, :1]
         now = torch.arange(self.seen - t, self.seen, device=self.device)[:, None]
         age = now - positions[:, :, None]
-        reach = self.windows[..., None] + (now % self.blocks[..., None] if t > 1 else 0)
+        reach = self._windows[..., None] + (now % self.blocks[..., None] if t > 1 else 0)
         near = (age >= 0) & ((age < reach) | admitted[:, :, None])
         return (positions != EMPTY)[:, :, None] & near, all_positions
 
     def mark(self) -> None:
         """Remember the present content; no update changes a stored tensor, so nothing is copied."""
-        self._marked = self._keys, self._values, self.positions, self.admitted, self.used, self.seen
+        self._marked = self._keys, self._values, self.positions, self._admitted, self.used, self.seen
         self._decided = len(self.decisions)
 
     def rewind(self) -> None:
         """Return to what was marked."""
-        self._keys, self._values, self.positions, self.admitted, self.used, self.seen = self._marked
+        self._keys, self._values, self.positions, self._admitted, self.used, self.seen = self._marked
         del self.decisions[self._decided :]
 
 
-@contextmanager
-def admitted_cache(lm: LoadedModel, policies: list[Policy]) -> Iterator[DynamicCache]:
-    """An empty transformers cache whose attention layers follow ``policies``, one a row of the batch; it is valid
-    within the block, where keys are noted before RoPE."""
-    cache, keys_pre_rope = DynamicCache(config=lm.model.config), {}
+def admitted_cache(lm: LoadedModel, policies: list[Policy], keys_pre_rope: dict[int, torch.Tensor]) -> DynamicCache:
+    """An empty transformers cache whose attention layers follow ``policies``, one a row of the batch; it is to be used
+    within ``keys_before_rope(lm, keys_pre_rope)``."""
+    cache = DynamicCache(config=lm.model.config)
     for index in lm.geometry.attention_layers:
         cache.layers[index] = AdmittedLayer(index, policies, keys_pre_rope, lm)
-    with keys_before_rope(lm, keys_pre_rope):
-        yield cache
+    return cache

@@ -6,12 +6,14 @@ Used in place of transformers' ``DynamicLayer``; attention over it goes through 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
 EMPTY = -1  #: position of a slot that holds no entry
 CHUNK = 64  #: slots added whenever a layer is full
+UNLIMITED = 2**62  #: a window that no context leaves
 
 #: ``narrow(query, keys, positions)`` says which entries one decoding token reads: query ``[batch, query_heads,
 #: head_dim]``, keys ``[batch, kv_heads, entries, head_dim]``, positions ``[batch, kv_heads, entries]``, EMPTY where
@@ -38,6 +40,21 @@ class RaggedLayer(CacheLayerMixin):
         self.device = keys.device
         self._mark = (self.used, seen)
         self.narrow: Narrow | None = None
+
+    @property
+    def policies(self) -> list[Any]:
+        """Admission policy of each row; None where everything is admitted, as here."""
+        return [None] * len(self.positions)
+
+    @property
+    def admitted(self) -> torch.Tensor:
+        """Which slots are seen beyond the window, ``[batch, kv_heads, slots]`` bool: here all of them."""
+        return torch.ones_like(self.positions, dtype=torch.bool)
+
+    @property
+    def windows(self) -> torch.Tensor:
+        """Tokens of each row's local window, ``[batch, 1, 1]``: here no limit."""
+        return torch.full((len(self.positions), 1, 1), UNLIMITED, device=self.device)
 
     @property
     def keys(self) -> torch.Tensor:

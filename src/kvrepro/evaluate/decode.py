@@ -1,21 +1,39 @@
-"""Greedy decoding of one question on a batch of caches that share a context."""
+"""Greedy decoding of questions on caches that hold their contexts, many rows as one batch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from kvrepro.models.capture import rotary_positions
 from kvrepro.models.loading import LoadedModel
+
+LOOK_EVERY = {"cpu": 1, "cuda": 8}  #: steps between looks at whether all rows are done, each of which waits for the GPU
+PLAIN_STEPS = 2  #: steps before one is captured: libraries have then allocated what they need
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Generated token ids without the end-of-sequence token, and why generation ended: ``eos`` or ``length``."""
+    """Generated token ids without the end-of-sequence token, why generation ended, ``eos`` or ``length``, and the
+    positions to which the model rotated what it was fed, of every axis, question first."""
 
     tokens: tuple[int, ...]
     finish_reason: str
+    positions: torch.Tensor = field(compare=False)  #: [axes, fed]
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A question that was fed to each of a cache's rows: the first tokens of the answers ``[rows, 1]``, the position
+    that comes next, the positions that the question was rotated to ``[axes, rows, t]``, and the longest answer."""
+
+    first: torch.Tensor
+    following: int
+    positions: torch.Tensor
+    max_new_tokens: int
 
 
 @torch.no_grad()
@@ -26,30 +44,88 @@ def feed(lm: LoadedModel, cache: Any, tokens: torch.Tensor, rows: int = 1) -> No
 
 
 @torch.no_grad()
-def answer(
-    lm: LoadedModel, cache: Any, start: int, question: list[int], max_new_tokens: int, rows: int = 1
-) -> list[Answer]:
-    """Feed ``question`` at position ``start`` to each of the cache's ``rows`` and decode greedily.
+def ask(lm: LoadedModel, cache: Any, start: int, question: list[int], max_new_tokens: int, rows: int = 1) -> Posed:
+    """Feed ``question`` at position ``start`` to each of the cache's ``rows``."""
+    ids = torch.tensor(question, device=lm.device).expand(rows, -1)
+    positions = torch.arange(start, start + len(question), device=lm.device).expand(rows, -1)
+    with rotary_positions(lm, len(question)) as seen:
+        out = lm.model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    first = out.logits[:, -1].argmax(-1, keepdim=True)
+    return Posed(first, start + len(question), seen.of_rows(rows), max_new_tokens)
 
-    A row is finished at an end-of-sequence token; the batch stops when all rows are.
+
+@torch.no_grad()
+def decode(lm: LoadedModel, cache: Any, posed: Sequence[Posed], steady: bool = False) -> list[Answer]:
+    """Answers of the rows of ``cache`` to their questions, ``posed`` in the order of the rows.
+
+    A row is finished at an end-of-sequence token, and decoding stops when all rows are. ``steady`` says that the cache
+    changes its tensors in place, so that on a GPU a step can be replayed as a CUDA graph.
     """
     eos = torch.tensor(sorted(lm.eos), device=lm.device)
-    step = torch.tensor(question, device=lm.device).expand(rows, -1)
-    produced = torch.zeros(rows, 0, dtype=torch.long, device=lm.device)
-    done = torch.zeros(rows, dtype=torch.bool, device=lm.device)
-    for _ in range(max_new_tokens):
-        t = step.shape[1]
-        positions = torch.arange(start, start + t, device=lm.device).expand(rows, -1)
-        out = lm.model(input_ids=step, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        start += t
-        step = out.logits[:, -1].argmax(-1, keepdim=True)
-        produced = torch.cat([produced, step], 1)
-        done |= torch.isin(step[:, 0], eos)
-        if done.all():
-            break
-    ends = torch.isin(produced, eos)
-    first = torch.where(ends.any(1), ends.int().argmax(1), produced.shape[1]).tolist()
-    return [
-        Answer(tuple(row[:end].tolist()), "eos" if end < len(row) else "length")
-        for row, end in zip(produced.cpu(), first, strict=True)
-    ]
+    rows, most = [len(each.first) for each in posed], max(each.max_new_tokens for each in posed)
+    token = torch.cat([each.first for each in posed])
+    starts = [torch.full_like(each.first, each.following) for each in posed]
+    position, produced = torch.cat(starts), torch.full((sum(rows), most), int(eos[0]), device=lm.device)
+    produced[:, :1] = token
+    done = (token == eos).any(-1)
+    slot = torch.ones(1, dtype=torch.long, device=lm.device)
+
+    def step() -> None:
+        out = lm.model(input_ids=token, position_ids=position, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        token.copy_(out.logits[:, -1].argmax(-1, keepdim=True))
+        produced.index_copy_(1, slot, token)
+        done.logical_or_((token == eos).any(-1))
+        position.add_(1)
+        slot.add_(1)
+
+    taken, run = 1, _Replayed(step) if steady and lm.device.type == "cuda" else step
+    with rotary_positions(lm, most) as seen:
+        while taken < most and not (taken % LOOK_EVERY[lm.device.type] == 0 and done.all()):
+            run()
+            taken += 1
+    decoded = seen.of_rows(sum(rows))[..., : taken - 1] if taken > 1 else None
+    return _answers(posed, produced[:, :taken].cpu(), decoded, eos.cpu())
+
+
+def _answers(
+    posed: Sequence[Posed], produced: torch.Tensor, decoded: torch.Tensor | None, eos: torch.Tensor
+) -> list[Answer]:
+    answers = []
+    for each, own in ((question, row) for question in posed for row in range(len(question.first))):
+        row = len(answers)
+        tokens = produced[row, : each.max_new_tokens]
+        ends = torch.isin(tokens, eos).nonzero()
+        end = int(ends[0]) if len(ends) else len(tokens)
+        positions = each.positions[:, own]
+        if decoded is not None:  # the last token of an answer is not fed
+            positions = torch.cat([positions, decoded[:, row, : min(end, len(tokens) - 1)]], -1)
+        answers.append(Answer(tuple(tokens[:end].tolist()), "eos" if len(ends) else "length", positions))
+    return answers
+
+
+class _Replayed:
+    """A step that reads and writes the same tensors at every call: some plain calls, then a CUDA graph of one."""
+
+    def __init__(self, step: Callable[[], None]):
+        self._step, self._calls = step, 0
+        self._graph: torch.cuda.CUDAGraph | bool | None = None
+
+    def __call__(self) -> None:
+        self._calls += 1
+        if self._calls <= PLAIN_STEPS:
+            return self._step()
+        if self._graph is None:
+            self._graph = _captured(self._step)
+        return self._graph.replay() if self._graph else self._step()
+
+
+def _captured(step: Callable[[], None]) -> torch.cuda.CUDAGraph | bool:
+    """The step as a graph, recorded without being run; False where the model does what a graph cannot."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            step()
+    except RuntimeError as error:
+        print(f"decoding without a CUDA graph, which is slower: {str(error).splitlines()[0]}")
+        return False
+    return graph

@@ -1,38 +1,44 @@
-"""From one example to rows: GateSight Appendix A's protocol for eviction, the same checks for admission and selection.
+"""From examples to rows: GateSight Appendix A's protocol for eviction, the same checks for admission and selection.
 
-One prefill serves all arms without admission: their children, evicted to any kept fraction or whole, decode as one
-batch. Arms with admission prefill under their own policies, several as one batch. Each answer carries its checks:
-entries held equal the budget or what was admitted, the prefix is protected, the rest is gone, no token read more than
-its selection's budget, the model was given the positions after the context, bytes held, hashes of what was asked, and
-at kept fraction 1.0 the dense tokens.
+One prefill of a context serves all arms without admission: their children are evicted to any kept fraction or whole.
+Arms with admission prefill under their own policies, several as one batch. All arms of as many examples as memory has
+room for then decode as one batch. Each answer carries its checks: entries held equal the budget or what was admitted,
+the prefix is protected, the rest is gone, no token read more than its selection's budget, the model was given the
+positions after the context, bytes held, hashes of what was asked, and at kept fraction 1.0 the dense tokens.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from kvrepro.benchmarks.example import Example, Prompt, Question, render
+from kvrepro.benchmarks.example import Example, Prompt, render
 from kvrepro.benchmarks.registry import Scorer
 from kvrepro.cache.admitted import Policy, admitted_cache
 from kvrepro.cache.fork import fork
+from kvrepro.cache.joined import join
 from kvrepro.cache.ragged import EMPTY, bytes_held, entries_held
 from kvrepro.cache.session import Session
 from kvrepro.errors import InputError
 from kvrepro.evaluate.arms import Arm
-from kvrepro.evaluate.decode import Answer, answer, feed
+from kvrepro.evaluate.decode import Answer, ask, decode, feed
 from kvrepro.evaluate.reading import Reading
-from kvrepro.methods.allocation import allocate, keep_top
+from kvrepro.methods.allocation import allocate, keep_top, ranked
 from kvrepro.methods.eviction.full import Full
 from kvrepro.models.attention import NAME
-from kvrepro.models.capture import Prefill, prefill, rotary_positions
+from kvrepro.models.capture import Prefill, prefill
+from kvrepro.models.gated_attention import keys_before_rope
 from kvrepro.models.loading import LoadedModel
 from kvrepro.results import DENSE, FULL
+
+#: Bytes of keys and values that are decoded together, about: a small part of a node's memory, or of a GPU's.
+TOGETHER = {"cpu": 2**29, "cuda": 2**33}
+PREFILLS = 4  #: arms with admission that prefill together, each with masks of its own
 
 
 @dataclass
@@ -46,36 +52,61 @@ class Asked:
     answers: list[Answer] = field(default_factory=list)
 
 
+@dataclass
+class Sitting:
+    """Caches of one context, a row an arm, before their questions."""
+
+    session: Session
+    asked: list[Asked]
+    prompt: Prompt
+    example: Example
+
+    @property
+    def bytes(self) -> int:
+        """Of keys and values, with the padding that its longest row asks of the others."""
+        keys = [layer.keys for layer in self.session.attention]
+        return sum(2 * x.numel() * x.element_size() for x in keys)
+
+
+@dataclass
+class Opened:
+    """An example whose context was prefilled for all arms: what it asks, and who will answer."""
+
+    example: Example
+    prompt: Prompt
+    dense: Asked
+    sittings: list[Sitting]
+
+
 def evaluate(
     lm: LoadedModel,
     examples: Iterable[Example],
     arms: list[Arm],
     score: Scorer,
     base: dict[str, Any],
-    batch: int = 64,
-    together: int = 4,
+    together: int | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Rows for every example, question, arm and metric, and two references at budget 1.0: ``dense``, transformers' own
     cache and attention, and ``full``, the compacted child that keeps everything and must answer with the same tokens.
 
-    ``base`` gives the columns paper, experiment and tier; ``batch`` bounds how many children decode together,
-    ``together`` how many arms with admission prefill together. An
-    example that raises InputError (a score that is not finite, a context too long) stops the evaluation, naming it.
+    ``base`` gives the columns paper, experiment and tier; ``together`` is about how many bytes of keys and values are
+    decoded at a time (default: :data:`TOGETHER`). An example that raises InputError (a score that is not finite, a
+    context too long) stops the evaluation, naming it.
     """
-    for example in examples:
-        yield from evaluate_example(lm, example, arms, score, base, batch, together)
+    together = together or TOGETHER[lm.device.type]
+    keys_pre_rope: dict[int, torch.Tensor] = {}
+    with keys_before_rope(lm, keys_pre_rope):
+        opened, size = [], 0
+        for example in examples:
+            opened.append(_open(lm, example, arms, keys_pre_rope, together))
+            size += sum(sitting.bytes for sitting in opened[-1].sittings)
+            if size >= together:
+                yield from _finish(lm, opened, score, base, keys_pre_rope, together)
+                opened, size = [], 0
+        yield from _finish(lm, opened, score, base, keys_pre_rope, together)
 
 
-def evaluate_example(
-    lm: LoadedModel,
-    example: Example,
-    arms: list[Arm],
-    score: Scorer,
-    base: dict[str, Any],
-    batch: int,
-    together: int,
-) -> Iterator[dict[str, Any]]:
-    """Rows of one example; see :func:`evaluate`."""
+def _open(lm: LoadedModel, example: Example, arms: list[Arm], keys_pre_rope: dict, together: int) -> Opened:
     prompt = render(example, lm.tokenizer, lm.chat)
     label = f"{example.benchmark}/{example.task} item {example.item}"
     try:
@@ -83,16 +114,37 @@ def evaluate_example(
         window = max(a.eviction.query_window for a in forked if a.eviction)
         parent = prefill(lm, torch.tensor(prompt.prefix), prompt.protected, query_window=max(window, 1))
         dense = _dense(lm, parent, prompt, example)
-        asked = [dense]
         plans = sorted(_plans(parent, forked, label), key=lambda plan: plan[0].kept or 1.0)  # little padding in a batch
-        for i in range(0, len(plans), batch):
-            asked += _ask_children(lm, parent, prompt, example, plans[i : i + batch])
+        rows = max(1, together // dense.bytes_held)
+        sittings = [_children(lm, parent, prompt, example, plans[i : i + rows]) for i in range(0, len(plans), rows)]
         admitted = sorted((a for a in arms if a.admission), key=lambda a: a.kept or 1.0)
-        for i in range(0, len(admitted), together):
-            asked += _ask_admitted(lm, prompt, example, admitted[i : i + together])
+        for i in range(0, len(admitted), PREFILLS):
+            sittings.append(_admitted(lm, prompt, example, admitted[i : i + PREFILLS], keys_pre_rope))
     except InputError as error:
         raise InputError(f"{label}: {error}") from error
-    for result in asked:
+    return Opened(example, prompt, dense, sittings)
+
+
+def _finish(
+    lm: LoadedModel, opened: list[Opened], score: Scorer, base: dict[str, Any], keys_pre_rope: dict, together: int
+) -> Iterator[dict[str, Any]]:
+    """Ask all sittings their questions, as many at a time as there is room for, and give the rows."""
+    batch, size = [], 0
+    for sitting in (sitting for each in opened for sitting in each.sittings):
+        if batch and size + sitting.bytes > together:
+            _ask(lm, batch, keys_pre_rope)
+            batch, size = [], 0
+        batch.append(sitting)
+        size += sitting.bytes
+    if batch:
+        _ask(lm, batch, keys_pre_rope)
+    for each in opened:
+        yield from _rows(lm, each, score, base)
+
+
+def _rows(lm: LoadedModel, opened: Opened, score: Scorer, base: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    example, prompt, dense = opened.example, opened.prompt, opened.dense
+    for result in [dense, *(asked for sitting in opened.sittings for asked in sitting.asked)]:
         for number, (question, given) in enumerate(zip(example.questions, result.answers, strict=True)):
             text = lm.tokenizer.decode(given.tokens, skip_special_tokens=True)
             failed = set(result.failed)
@@ -108,8 +160,8 @@ def evaluate_example(
                 "item": example.item,
                 "question": number,
                 "seed": example.seed,
-                "n_tokens": parent.n,
-                "protected": parent.protected,
+                "n_tokens": len(prompt.prefix),
+                "protected": prompt.protected,
                 "kept_entries": result.kept_entries,
                 "bytes_held": result.bytes_held,
                 "prompt_sha256": prompt.text_sha256,
@@ -123,28 +175,41 @@ def evaluate_example(
                 yield row | {"metric": metric, "value": value}
 
 
-def _ask_all(lm: LoadedModel, result: list[Asked], session: Session, n: int, prompt: Prompt, example: Example) -> None:
-    """Put every question to all rows of a session, each row reading what its arm selects."""
-    layers = dict(zip(lm.geometry.attention_layers, session.attention, strict=True))
-    reading = Reading(layers, [asked.arm.selection for asked in result])
-    for ids, question in zip(prompt.questions, example.questions, strict=True):
-        _ask(lm, result, session.cache, n, ids, question)
-        session.rewind()
-    for asked, most in zip(result, reading.most, strict=True):
-        if asked.arm.selection and most > asked.arm.selection.budget:
-            asked.failed.add("selection")
+def _ask(lm: LoadedModel, sittings: Sequence[Sitting], keys_pre_rope: dict) -> None:
+    """Put every question to all rows of the sittings, each row reading what its arm selects."""
+    for number in range(max(len(sitting.example.questions) for sitting in sittings)):
+        now = [sitting for sitting in sittings if number < len(sitting.example.questions)]
+        questions = [
+            ask(
+                lm,
+                sitting.session.cache,
+                len(sitting.prompt.prefix),
+                sitting.prompt.questions[number],
+                sitting.example.questions[number].max_new_tokens,
+                rows=len(sitting.asked),
+            )
+            for sitting in now
+        ]
+        asked = [each for sitting in now for each in sitting.asked]
+        room = max(each.max_new_tokens for each in questions)
+        cache = join(lm, [sitting.session.cache for sitting in now], room, keys_pre_rope)
+        selections = [each.arm.selection for each in asked]
+        reading = Reading({i: cache.layers[i] for i in lm.geometry.attention_layers}, selections)
+        answers = decode(lm, cache, questions, steady=not any(selections))
+        starts = [len(sitting.prompt.prefix) for sitting in now for _ in sitting.asked]
+        for each, given, start, most in zip(asked, answers, starts, reading.most, strict=True):
+            _note(each, given, start)
+            if each.arm.selection and most > each.arm.selection.budget:
+                each.failed.add("selection")
+        for sitting in now:
+            sitting.session.rewind()
 
 
-def _ask(lm: LoadedModel, result: list[Asked], cache: Any, n: int, ids: list[int], question: Question) -> None:
-    """Put a question to the rows of a cache, note the answers, and check that the model was given the positions after
-    the context: n, n + 1, ..."""
-    with rotary_positions(lm) as seen:
-        given = answer(lm, cache, n, ids, question.max_new_tokens, rows=len(result))
-    positions = torch.cat(seen, dim=1)
-    for row, asked in enumerate(result):
-        asked.answers.append(given[row])
-        if not (positions == torch.arange(n, n + positions.shape[1])).all():
-            asked.failed.add("positions")
+def _note(asked: Asked, given: Answer, start: int) -> None:
+    """Add an answer, and check that the model was given the positions after the context: n, n + 1, ..."""
+    asked.answers.append(given)
+    if not (given.positions == torch.arange(start, start + given.positions.shape[1])).all():
+        asked.failed.add("positions")
 
 
 def _dense(lm: LoadedModel, parent: Prefill, prompt: Prompt, example: Example) -> Asked:
@@ -159,7 +224,9 @@ def _dense(lm: LoadedModel, parent: Prefill, prompt: Prompt, example: Example) -
     lm.model.set_attn_implementation("sdpa")
     try:
         for ids, question in zip(prompt.questions, example.questions, strict=True):
-            _ask(lm, [asked], copy.deepcopy(parent.cache), parent.n, ids, question)
+            cache = copy.deepcopy(parent.cache)
+            questions = [ask(lm, cache, parent.n, ids, question.max_new_tokens)]
+            _note(asked, decode(lm, cache, questions)[0], parent.n)
     finally:
         lm.model.set_attn_implementation(NAME)
     return asked
@@ -174,23 +241,24 @@ def _plans(parent: Prefill, arms: list[Arm], label: str) -> Iterator[tuple[Arm, 
             continue
         key = id(arm.eviction)
         if key not in scored:
-            scored[key] = arm.eviction.score(parent), arm.eviction.layer_weights(parent)
-        scores, weights = scored[key]
+            scores = arm.eviction.score(parent)
+            ranks = ranked(scores, parent.protected, f"{label}, {arm.name}")
+            scored[key] = scores, ranks, arm.eviction.layer_weights(parent)
+        scores, ranks, weights = scored[key]
         size = parent.n, parent.protected, len(g.attention_layers), g.kv_heads
         counts = allocate(arm.rule, arm.kept, *size, weights, scores)
-        yield arm, keep_top(scores, counts, parent.protected, f"{label}, {arm.name}")
+        yield arm, keep_top(ranks, counts, parent.protected)
 
 
-def _ask_children(lm: LoadedModel, parent: Prefill, prompt: Prompt, example: Example, plans) -> list[Asked]:
-    """Fork the plans' children and put every question to the whole batch."""
+def _children(lm: LoadedModel, parent: Prefill, prompt: Prompt, example: Example, plans) -> Sitting:
+    """Fork the plans' children."""
     children = fork(lm, parent, [masks for _, masks in plans])
     entries, size = entries_held(children.attention).flatten(1).sum(1).tolist(), bytes_held(children.attention).tolist()
     asked = [
         Asked(arm, entries[row], size[row], _failed_checks(children, row, parent, arm.kept))
         for row, (arm, _) in enumerate(plans)
     ]
-    _ask_all(lm, asked, children, parent.n, prompt, example)
-    return asked
+    return Sitting(children, asked, prompt, example)
 
 
 def _failed_checks(children: Session, row: int, parent: Prefill, kept: float | None) -> set[str]:
@@ -216,21 +284,19 @@ def _not_compact(layers) -> set[str]:
     return {"compaction"} if any(layer.keys.shape[2] > int(layer.entries().max()) for layer in layers) else set()
 
 
-def _ask_admitted(lm: LoadedModel, prompt: Prompt, example: Example, arms: list[Arm]) -> list[Asked]:
-    """Prefill under the admission policies, so that refused entries are never written, then ask."""
+def _admitted(lm: LoadedModel, prompt: Prompt, example: Example, arms: list[Arm], keys_pre_rope: dict) -> Sitting:
+    """Prefill under the admission policies, so that refused entries are never written."""
     n = len(prompt.prefix)
     policies = [arm.admission.policy(arm.kept, n) for arm in arms]
-    with admitted_cache(lm, policies) as cache:
-        feed(lm, cache, torch.tensor(prompt.prefix), rows=len(arms))
-        session = Session(cache, lm.geometry)
-        layers = session.attention
-        entries, size = entries_held(layers), bytes_held(layers).tolist()
-        asked = [
-            Asked(arm, int(entries[row].sum()), size[row], _failed_admission(session, row, policy, n))
-            for row, (arm, policy) in enumerate(zip(arms, policies, strict=True))
-        ]
-        _ask_all(lm, asked, session, n, prompt, example)
-    return asked
+    cache = admitted_cache(lm, policies, keys_pre_rope)
+    feed(lm, cache, torch.tensor(prompt.prefix), rows=len(arms))
+    session = Session(cache, lm.geometry)
+    entries, size = entries_held(session.attention), bytes_held(session.attention).tolist()
+    asked = [
+        Asked(arm, int(entries[row].sum()), size[row], _failed_admission(session, row, policy, n))
+        for row, (arm, policy) in enumerate(zip(arms, policies, strict=True))
+    ]
+    return Sitting(session, asked, prompt, example)
 
 
 def _failed_admission(session: Session, row: int, policy: Policy, n: int) -> set[str]:

@@ -125,20 +125,20 @@ def _among_the_best(scores: list[torch.Tensor], total: int, protected: int) -> t
     return torch.bincount(best // body.shape[2], minlength=rows).view(body.shape[:2]).cpu()
 
 
-def keep_top(scores: list[torch.Tensor], counts: torch.Tensor, protected: int, context: str) -> list[torch.Tensor]:
-    """Masks ``[kv_heads, n]`` of the entries kept: the protected prefix and each head's best ``counts[layer, head]``.
+def ranked(scores: list[torch.Tensor], protected: int, context: str) -> list[torch.Tensor]:
+    """Rank of each entry beyond the protected prefix within its head, 0 for the best: per layer ``[kv_heads, n -
+    protected]``. Ties go to the older entry. A score that is not finite raises InputError naming ``context``."""
+    finite = torch.stack([torch.isfinite(score).all() for score in scores])
+    if not finite.all():
+        layer = finite.int().argmin()
+        raise InputError(f"{context}: scores of attention layer {layer} are not finite; the row is not evaluated.")
+    orders = [score[:, protected:].argsort(dim=-1, descending=True, stable=True) for score in scores]
+    return [order.argsort(dim=-1) for order in orders]
 
-    Ties go to the older entry. A score that is not finite raises InputError naming ``context``.
-    """
-    masks = []
-    for layer, score in enumerate(scores):
-        if not torch.isfinite(score).all():
-            raise InputError(f"{context}: scores of attention layer {layer} are not finite; the row is not evaluated.")
-        order = score[:, protected:].argsort(dim=-1, descending=True, stable=True)
-        rank = torch.empty_like(order).scatter_(
-            1, order, torch.arange(order.shape[1], device=order.device).expand_as(order).contiguous()
-        )
-        mask = torch.ones_like(score, dtype=torch.bool)
-        mask[:, protected:] = rank < counts[layer].to(order.device)[:, None]
-        masks.append(mask)
-    return masks
+
+def keep_top(ranks: list[torch.Tensor], counts: torch.Tensor, protected: int) -> list[torch.Tensor]:
+    """Masks ``[kv_heads, n]`` of the entries kept: the protected prefix and each head's best ``counts[layer, head]``,
+    by :func:`ranked`."""
+    counts = counts.to(ranks[0].device)
+    best = [rank < count[:, None] for rank, count in zip(ranks, counts, strict=True)]
+    return [torch.nn.functional.pad(mask, (protected, 0), value=True) for mask in best]

@@ -64,14 +64,37 @@ def decoder_layers(model: Any) -> Any:
     return decoder(model).layers
 
 
+class RotaryPositions:
+    """The positions that forwards rotated queries and keys to, at most ``room`` tokens of each row, in their order.
+
+    They are written where they were seen without waiting for the device, so that it also works in a CUDA graph.
+    """
+
+    def __init__(self, lm: LoadedModel, room: int):
+        self._room, self._seen = room, None
+        self._slot = torch.zeros(1, dtype=torch.long, device=lm.device)
+
+    def note(self, positions: torch.Tensor) -> None:
+        """Add the positions ``[rows, t]``, or ``[axes, rows, t]`` of a multimodal model, of one forward."""
+        positions = positions.reshape(-1, positions.shape[-1])
+        if self._seen is None:
+            self._seen = positions.new_full((len(positions), self._room), -1)
+        t = positions.shape[1]
+        self._seen.index_copy_(1, self._slot + torch.arange(t, device=self._slot.device), positions)
+        self._slot.add_(t)
+
+    def of_rows(self, rows: int) -> torch.Tensor:
+        """What was seen, ``[axes, rows, room]``, on the CPU; -1 where there was nothing yet."""
+        return self._seen.cpu().view(-1, rows, self._room)
+
+
 @contextmanager
-def rotary_positions(lm: LoadedModel) -> Iterator[list[torch.Tensor]]:
-    """Collect the positions that the forwards inside rotate queries and keys to: a list of ``[rows, t]``."""
-    seen: list[torch.Tensor] = []
+def rotary_positions(lm: LoadedModel, room: int) -> Iterator[RotaryPositions]:
+    """Note the positions that the forwards inside rotate queries and keys to."""
+    seen = RotaryPositions(lm, room)
 
     def on_rotary(_, args, kwargs):
-        positions = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
-        seen.append(positions.reshape(-1, positions.shape[-1]).cpu())  # several axes of a multimodal model are rows
+        seen.note(kwargs["position_ids"] if "position_ids" in kwargs else args[1])
 
     handle = decoder(lm.model).rotary_emb.register_forward_pre_hook(on_rotary, with_kwargs=True)
     try:

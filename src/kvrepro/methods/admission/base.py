@@ -31,7 +31,8 @@ class Admission:
     ) -> torch.Tensor:
         """Gates in [0, 1], ``[batch, kv_heads, t]``, of new entries of a layer (counted over all layers of the model).
 
-        keys_pre_rope and keys ``[batch, kv_heads, t, head_dim]``, before and after RoPE; positions ``[t]``.
+        keys_pre_rope and keys ``[batch, kv_heads, t, head_dim]``, before and after RoPE; positions ``[t]`` or
+        ``[batch, 1, t]``.
         """
         raise TypeError(f"{type(self).__name__} must define admit(layer, keys_pre_rope, keys, positions).")
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from kvrepro.cache.admitted import Policy
+from kvrepro.cache.ragged import UNLIMITED
 from kvrepro.errors import InputError
 from kvrepro.methods.admission.base import Admission
-
-UNLIMITED = 2**62  #: a window that no context leaves
 
 
 @dataclass
