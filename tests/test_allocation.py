@@ -180,7 +180,7 @@ def test_every_rule_end_to_end(rule, tiny_hybrid, monkeypatch):
     question = Question("\nWhat is blue?", ("sky",), 4)
     example = Example("ruler", "vt", 0, 1, "Remember this text.\n", context, (question,))
     arms = [Arm("keydiff", eviction=method, kept=kept, allocation=rule) for kept in (0.2, 1.0)]
-    rows = pd.DataFrame(evaluate(tiny_hybrid, [example], arms, lambda *_: 0.0, {}, batch=1))
+    rows = pd.DataFrame(evaluate(tiny_hybrid, [example], arms, lambda *_: 0.0, {}, together=1))
     assert rows["ok"].all(), rows[["method", "budget", "failed_checks"]]
     pruned = rows[(rows["method"] == "keydiff") & (rows["budget"] == 0.2)].iloc[0]
     body = pruned.n_tokens - pruned.protected
