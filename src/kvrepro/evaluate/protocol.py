@@ -37,7 +37,7 @@ from kvrepro.models.loading import LoadedModel
 from kvrepro.results import DENSE, FULL
 
 #: Bytes of keys and values that are decoded together, about: a small part of a node's memory, or of a GPU's.
-TOGETHER = {"cpu": 2**29, "cuda": 2**33}
+TOGETHER = {"cpu": 2**29, "cuda": 2**32}
 PREFILLS = 4  #: arms with admission that prefill together, each with masks of its own
 
 
