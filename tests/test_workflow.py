@@ -83,7 +83,10 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
                 },
             },
         },
-        "benchmarks": {"ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]}},
+        "benchmarks": {
+            "ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]},
+            "scbench": {"items": 1, "length": 1000, "turns": 2, "most_new_tokens": 8, "tasks": ["vt", "choice_eng"]},
+        },
         "observations": {
             "windows": [2, 6],
             "sets": [{"tokens": 64, "documents": 3}],
@@ -158,6 +161,8 @@ def run(finished, tmp_path):
 OBSERVED = dict.fromkeys(("figure_1", "figure_2", "figure_6", "figure_7", "table_6", "table_7"), 1)
 DRAWN = {"table_1": 1, "table_5": 1, "figure_5": 1, "figure_8": 1} | OBSERVED  # from predictors
 OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
+OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
+OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
     "table_3": 1,
@@ -182,17 +187,32 @@ def test_everything_is_made_once(finished):
         "results/test/prompts/lab-hybrid/ruler/qa_1.jsonl",
         "results/test/prompts/lab-dense/ruler/manifest.csv",
         "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet",
+        "results/test/accuracy/lab-hybrid/scbench/vt.parquet",
+        "results/test/tables/gatesight/scbench_scorers.md",
         "results/test/tables/gatesight/table_5.csv",
         "results/test/tables/gatesight/table_5.md",
         "results/test/tables/wg_kv/ruler.csv",
         "results/test/tables/wg_kv/ruler.csv.json",
-        *(f"figures/test/gatesight/figure_{n}.{kind}" for n in ("4b", "5", "8", "11") for kind in ("pdf", "png")),
+        *(
+            f"figures/test/gatesight/figure_{n}.{kind}"
+            for n in ("4a", "4b", "5", "8", "9", "11")
+            for kind in ("pdf", "png")
+        ),
     } <= made
 
 
 def test_a_deleted_result_is_made_again_with_what_depends_on_it(run):
     (run / "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet").unlink()
     assert planned(run) == {"benchmark_accuracy": 1} | OF_ACCURACY
+
+
+def test_a_benchmark_draws_its_own_figures_and_tables(run):
+    (run / "results/test/accuracy/lab-hybrid/scbench/vt.parquet").unlink()  # a task of RULER too, by name
+    assert planned(run) == {"benchmark_accuracy": 1} | OF_SCBENCH
+    edit(run, benchmarks={"scbench": {"turns": 1}})
+    assert planned(run) == {"scbench_prompts": 1, "benchmark_accuracy": 2} | OF_SCBENCH
+    edit(run, experiments={"gatesight": {"benchmarks": ["ruler"]}})
+    assert planned(run) == {"table_3": 1, "claims_of_tier": 1}
 
 
 def test_labels_reach_everything_but_the_dense_model(run):
