@@ -12,9 +12,9 @@ from typing import Any
 class Product:
     """A figure (``make`` gives a Figure) or a table (a frame and Markdown) of one or more papers.
 
-    ``reads`` names the rows of one model that ``make`` is given: accuracy, on all benchmarks of the experiment or, by the
-    name of a benchmark, on that one where the experiment has it; predictors; observations (with the predictors); or gates
-    (with other budgets). ``function`` names it within kvrepro; it is imported when it is called,
+    ``reads`` names the rows of one model that ``make`` is given: accuracy, on all benchmarks of the experiment, or the
+    name of a benchmark, accuracy on that one where the experiment has it; predictors; observations (with the
+    predictors); or gates (with other budgets). ``function`` names it within kvrepro; it is imported when it is called,
     since the workflow reads this list in every job.
     """
 

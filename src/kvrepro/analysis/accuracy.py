@@ -116,7 +116,7 @@ def _block(rows: pd.DataFrame, columns: pd.MultiIndex, task: str) -> tuple[Block
 
 
 def _part(rows: pd.DataFrame, items: pd.Index, columns: pd.MultiIndex) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of one sub-task ``[items, series]``, means over an item's questions, and how many these are ``[items]``."""
+    """Scores of one sub-task ``[items, series]``, means over an item's questions, and their number ``[items]``."""
     scores = bootstrap.units(rows, "item", SERIES).reindex(index=items, columns=columns)
     questions = rows.groupby(["item", *SERIES]).size().groupby("item").max().reindex(items, fill_value=0)
     return scores.to_numpy(), questions.to_numpy(dtype=float)

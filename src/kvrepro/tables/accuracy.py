@@ -33,7 +33,7 @@ def task_accuracy(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, 
 
 
 def note(result: Accuracy, rows: pd.DataFrame) -> str:
-    """What an accuracy table says of its numbers; ``rows`` are those of the benchmark, the unpruned model's included."""
+    """What an accuracy table says of its numbers; ``rows`` are the benchmark's, with the unpruned model's."""
     tasks = f"mean over {len(result.tasks)} tasks" if len(result.tasks) > 1 else "one task"
     pooled = ", resampled together over all tasks" if len(result.tasks) > 1 and result.items < FEW else ""
     return (
