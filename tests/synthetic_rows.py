@@ -69,13 +69,22 @@ def accuracy_rows(
     return pd.DataFrame(rows)
 
 
-def scbench_rows(methods: dict[str, float], official: float = 0.0, **options) -> pd.DataFrame:
-    """Rows of stand-ins of kv, vt, choice_eng and the two parts of repoqa_and_kv, one question each, with the scores of
-    all scorers: as ``methods`` says by the revised and the corrected one; by the official one the same and, where an
-    answer to choice_eng is wrong, ``official``."""
-    rows = accuracy_rows(methods, ("kv", "vt", "choice_eng", "repoqa_and_kv"), benchmark="scbench", **options)
-    mixed = rows["task"] == "repoqa_and_kv"
-    parts = [rows[~mixed], *(rows[mixed].assign(subtask=part, question=i) for i, part in enumerate(("kv", "repoqa")))]
+PARTS = {"repoqa_and_kv": ("kv", "repoqa"), "summary_with_needles": ("summary", "passkey")}
+
+
+def scbench_rows(
+    methods: dict[str, float],
+    official: float = 0.0,
+    tasks=("kv", "vt", "choice_eng", "repoqa_and_kv"),
+    **options,
+) -> pd.DataFrame:
+    """Rows of stand-ins, one question each and two of a mixed task, with the scores of all scorers: as ``methods`` says
+    by the revised and the corrected one; by the official one the same and, where an answer to choice_eng is wrong,
+    ``official``."""
+    rows = accuracy_rows(methods, tasks, benchmark="scbench", **options)
+    parts = [rows[~rows["task"].isin(PARTS)]]
+    for task, names in PARTS.items():
+        parts += [rows[rows["task"] == task].assign(subtask=name, question=i) for i, name in enumerate(names)]
     rows = pd.concat(parts, ignore_index=True).assign(benchmark="scbench_stand_in")
     raised = (rows["task"] == "choice_eng") & (rows["value"] == 0)
     by_official = rows.assign(metric="official", value=rows["value"].mask(raised, official))

@@ -36,8 +36,8 @@ def task_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
     """The lines of :func:`mean_accuracy` task by task, in the order of the rows."""
     overall = accuracy(rows)
     tasks = overall.tasks
-    columns = min(5, len(tasks))
-    height = math.ceil((len(tasks) + 1) / columns)  # one more for the legend
+    columns = min(5, len(tasks) + 1)  # one more for the legend
+    height = math.ceil((len(tasks) + 1) / columns)
     figure, grid = plt.subplots(
         height,
         columns,
@@ -60,7 +60,7 @@ def task_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
     for axes in panels[len(tasks) :]:
         axes.axis("off")
     panels[len(tasks)].legend(*panels[0].get_legend_handles_labels(), loc="center", handlelength=2.5)
-    for axes in panels[:-columns]:
+    for axes in panels[: len(tasks) - columns] if len(tasks) > columns else ():  # those with a panel below
         axes.set_xlabel("")
     figure.suptitle(f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)} by task", fontsize=7.5)
     caption(figure, _note(overall, rows, lab, panels=True), PAGE)

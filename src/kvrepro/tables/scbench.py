@@ -15,9 +15,9 @@ from kvrepro.tables.markdown import Table, interval, number
 def sensitivity(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
     """Accuracy per method and kept fraction by each scorer, and official minus revised with its 95 % interval.
 
-    The frame has the columns method, budget, official, revised, corrected, difference, low, high, tasks, items; percent,
-    mean over tasks. The Markdown says at how many kept fractions the methods stand in the same order under both. Raises
-    InputError for rows that lack a scorer.
+    The frame has the columns method, budget, official, revised, corrected, difference, low, high, tasks and items, in
+    percent, means over tasks. The Markdown says at how many kept fractions the methods stand in the same order under
+    both. Raises InputError for rows that lack a scorer.
     """
     scored = by_scorer(rows)
     shown, shift = scored["revised"], official_minus_revised(scored)
@@ -45,8 +45,8 @@ def sensitivity(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, st
 
 
 def scorer_tasks(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
-    """The same by task, over all methods and kept fractions: columns task, official, revised, corrected, difference, low,
-    high, items. The tasks without a difference are those whose scorer is not revised."""
+    """The same by task, over all methods and kept fractions: columns task, official, revised, corrected, difference,
+    low, high and items. The tasks without a difference are those whose scorer is not revised."""
     lines = []
     for task in accuracy(rows).tasks:
         scored = by_scorer(rows, task)

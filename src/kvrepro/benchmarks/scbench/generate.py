@@ -56,8 +56,8 @@ def generate(
 
     ``most_new_tokens`` caps the published generation lengths (1,024 tokens for a function leave little of a short
     context); None keeps them. ``max_turns`` keeps the first questions of a context. ``info`` holds "length", "size"
-    (units of context), "split", "stand_in" and what scorers need. Raises InputError for an unknown task or mode, sources
-    that are too small, and a length too short.
+    (units of context), "split", "stand_in" and what scorers need. Raises InputError for an unknown task or mode,
+    sources that are too small, and a length too short.
     """
     chosen = definition(task)
     check_mode(mode)
