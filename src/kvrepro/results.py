@@ -22,7 +22,7 @@ import pandera.pandas as pa
 from kvrepro.errors import InputError
 from kvrepro.files import atomic, sha256_file
 
-PACKAGES = ("torch", "transformers", "triton", "vllm", "pandas", "snakemake", "kvrepro")
+PACKAGES = ("torch", "transformers", "triton", "vllm", "kvpress", "pandas", "snakemake", "kvrepro")
 
 SCHEMA = pa.DataFrameSchema(
     {
