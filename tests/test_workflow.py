@@ -224,7 +224,7 @@ def test_labels_reach_everything_but_the_dense_model(run):
             "estimators_of_model": 1,
             "held_out_predictors": 1,
             "predictor_rows": 1,
-            "benchmark_accuracy": 2,
+            "benchmark_accuracy": 4,
             "window_folds": 1,
             "observation_rows": 1,
             "budget_rows": 1,
@@ -232,6 +232,7 @@ def test_labels_reach_everything_but_the_dense_model(run):
         | DRAWN
         | OF_BUDGETS
         | OF_ACCURACY
+        | OF_SCBENCH
     )
 
 
@@ -245,7 +246,7 @@ def test_a_key_reruns_only_the_jobs_that_use_it(run):
 
 def test_kept_fractions_rerun_the_evaluation_alone(run):
     edit(run, experiments={"gatesight": {"kept": [0.5, 1.0]}, "wg_kv": {"kept": [0.5, 1.0]}})
-    assert planned(run) == {"benchmark_accuracy": 4} | OF_ACCURACY | {
+    assert planned(run) == {"benchmark_accuracy": 6} | OF_ACCURACY | OF_SCBENCH | {
         "table_ruler": 2,
         "table_ruler_tasks": 2,
         "unpruned_accuracy": 2,
@@ -254,12 +255,12 @@ def test_kept_fractions_rerun_the_evaluation_alone(run):
 
 def test_a_method_brings_what_it_needs(run):
     edit(run, experiments=methods(triattention={"eviction": "triattention"}))
-    assert planned(run) == {"query_statistics": 1, "benchmark_accuracy": 2} | OF_ACCURACY
+    assert planned(run) == {"query_statistics": 1, "benchmark_accuracy": 4} | OF_ACCURACY | OF_SCBENCH
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
     edit(run, experiments=methods(snapkv={"eviction": {"window": 16}}))
-    assert planned(run)["benchmark_accuracy"] == 2
+    assert planned(run)["benchmark_accuracy"] == 4
 
 
 def test_dates_start_nothing_and_content_does(run):
@@ -285,7 +286,7 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
         shutil.copy(file, target)
     found = planned(run, "all", "reference")
     of_accuracy = {"table_3": 1, "table_ruler": 2, "table_ruler_tasks": 2, "figure_4b": 1, "figure_11": 1}
-    assert found == {"claims_of_tier": 1} | of_accuracy | DRAWN | OF_BUDGETS
+    assert found == OF_SCBENCH | of_accuracy | DRAWN | OF_BUDGETS
 
 
 @pytest.mark.parametrize(
@@ -311,7 +312,7 @@ def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
 @pytest.mark.parametrize("profile", ["default", "h200", "slurm"])
 def test_profiles_pass_a_dry_run(run, profile):
     found = planned(run, "--config", "tier=paper", "--workflow-profile", f"workflow/profiles/{profile}", "--forceall")
-    assert found["benchmark_accuracy"] == 65
+    assert found["benchmark_accuracy"] == 5 * 13 + 2 * 12
 
 
 def test_lab_models_are_trained_by_their_own_target(run):
@@ -331,12 +332,12 @@ def test_a_toy_method_takes_one_file_and_one_line(run, tmp_path, monkeypatch):
     (tmp_path / "toy.py").write_text(TOY)
     monkeypatch.setattr(eviction, "__path__", [*eviction.__path__, str(tmp_path)])  # stands for the package's folder
     edit(run, experiments=methods(toy={"eviction": "toy"}))
-    assert planned(run) == {"benchmark_accuracy": 2} | OF_ACCURACY
+    assert planned(run) == {"benchmark_accuracy": 4} | OF_ACCURACY | OF_SCBENCH
     assert snakemake(run).returncode == 0
     (tmp_path / "toy.py").write_text(TOY.replace("A toy", "Another toy"))
     assert planned(run) == {}
     (tmp_path / "toy.py").write_text(TOY.replace("= 1.0", "= 2.0"))
-    assert planned(run)["benchmark_accuracy"] == 2
+    assert planned(run)["benchmark_accuracy"] == 4
 
 
 def test_a_stale_lock_is_removed_and_a_held_one_is_not(tmp_path, monkeypatch):
@@ -492,6 +493,17 @@ def test_scripts_from_prompts_to_claims(script, site):
         assert set(found["paper"]) == {paper}
         assert {"wall_seconds", "weights", "params", "rule"} <= set(json.loads(Path(f"{out}.json").read_text()))
 
+    stand_ins = config["benchmarks"]["scbench"] | {"tasks": ["choice_eng"]}
+    made = {"name": "scbench", "settings": stand_ins, "seed": 42}
+    script("prompts", Named(), Named(prompts=["scbench.jsonl"], manifest="scbench.csv"), made, **hybrid)
+    turns = "results/test/accuracy/lab-hybrid/scbench/choice_eng.parquet"
+    params = {"kept": [0.2], "methods": {"keydiff": {"eviction": "keydiff"}}, "paper": "gatesight"}
+    inputs = Named(model=[], prompts="scbench.jsonl")
+    script("accuracy", inputs, Named(rows=turns), params, benchmark="scbench", task="choice_eng", **hybrid)
+    found = read_rows(turns)
+    assert found["ok"].all() and set(found["metric"]) == {"score", "official", "corrected"}
+    assert set(found["experiment"]) == {"scbench"} and set(found["benchmark"]) == {"scbench_stand_in"}
+
     accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
     script("unpruned_accuracy", Named(accuracy), Named("accuracy.json"), {"length": 1000}, **hybrid)
     record = json.loads(Path("accuracy.json").read_text())
@@ -499,7 +511,9 @@ def test_scripts_from_prompts_to_claims(script, site):
     for kind, products in (("figure", FIGURES), ("table", TABLES)):
         for name, product in products.items():
             read = {
-                "accuracy": [accuracy],
+                "accuracy": [accuracy, turns],
+                "ruler": [accuracy],
+                "scbench": [turns],
                 "predictors": [rows],
                 "observations": [rows, observed],
                 "gates": gated,
@@ -511,7 +525,7 @@ def test_scripts_from_prompts_to_claims(script, site):
     (site / "config/claims").exists() or shutil.copytree(ROOT / "config/claims", site / "config/claims")
     script(
         "claims",
-        Named(rows=[rows, accuracy], reference=[]),
+        Named(rows=[rows, accuracy, turns], reference=[]),
         Named(csv="claims.csv", md="claims.md"),
         {
             "models": {"test": {paper: experiment["models"] for paper, experiment in experiments.items()}},
