@@ -18,7 +18,7 @@ def unknown(kind: str, name: object, allowed: Iterable[str], where: str) -> Inpu
     names = sorted(allowed)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return InputError(f"{where}: {kind} {name!r} is unknown; {hint}allowed: {', '.join(names)}.")
+    return InputError(f"{where}: {kind} {name!r} is unknown; {hint}allowed: {', '.join(names) or 'none'}.")
 
 
 def command_line(main: Callable[[], None]) -> None:
