@@ -125,6 +125,7 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
             {"experiments": {"wg_kv": {"methods": {"it": {"eviction": "random", "allocation": "gate_proportional"}}}}},
             ["wg_kv.methods.it", "output gates", "'lab-dense' has none"],
         ),
+        (methods(it={"admission": "write_gate"}), ["methods.it", "write_gates/lab-hybrid.yaml is missing"]),
         (ruler(length=10**6), ["benchmarks.ruler.length: 1000000 exceeds", "lab-hybrid"]),
         ({"benchmarks": {"ruler": None}}, ["benchmarks", "'ruler' is missing"]),
         (

@@ -21,6 +21,8 @@ from kvrepro.models import registry, weights
 from kvrepro.remembered import python_files, remembered
 
 TIERS = Path("config/tiers")
+RECIPES = Path("config/write_gates")
+TRAINED = {"write_gates", "head_profile"}  #: artefacts of methods that are made after a recipe
 SCHEMAS = Path("workflow/schemas")
 
 
@@ -156,12 +158,14 @@ def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mappi
 
 
 def _check_methods(where: str, experiment: Mapping[str, Any], methods: Mapping[str, Any]) -> None:
-    """A method that reads recurrent layers, or divides its budget by output gates, needs models that have them."""
-    for name, found in methods.items():
+    """A method that reads recurrent layers, or divides its budget by output gates, needs models that have them; one
+    that is trained needs recipes."""
+    for (name, found), model in product(methods.items(), experiment["models"]):
         gated = str(experiment["methods"][name].get("allocation")).startswith("gate_proportional")
         if gated or "estimators" in found["artifacts"]:
-            for model in experiment["models"]:
-                _check_recurrent(model, registry.entry(model), f"{where}.{name}")
+            _check_recurrent(model, registry.entry(model), f"{where}.{name}")
+        if TRAINED.intersection(found["artifacts"]) and not (recipe := RECIPES / f"{model}.yaml").exists():
+            raise InputError(f"{where}.{name}: {recipe} is missing; write it after those beside it, or leave this out.")
 
 
 def _check_sets(sets: Iterable[Mapping[str, int]]) -> None:
