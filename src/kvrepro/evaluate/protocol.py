@@ -254,7 +254,7 @@ def _plans(parent: Prefill, arms: list[Arm], label: str) -> Iterator[tuple[Arm, 
             continue
         key = id(arm.eviction)
         if key not in scored:
-            scores = arm.eviction.score(parent)
+            scores = arm.eviction.checked_score(parent)
             ranks = ranked(scores, parent.protected, f"{label}, {arm.name}")
             scored[key] = scores, ranks, arm.eviction.layer_weights(parent)
         scores, ranks, weights = scored[key]

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from kvrepro.errors import InputError
 from kvrepro.models.capture import Prefill, group_gates
 from kvrepro.models.loading import LoadedModel
 
@@ -32,6 +33,17 @@ class Eviction:
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Utility of every entry, higher is kept longer: per attention layer ``[kv_heads, n]`` float32."""
         raise TypeError(f"{type(self).__name__} must define score(prefill).")
+
+    def checked_score(self, prefill: Prefill) -> list[torch.Tensor]:
+        """What :meth:`score` gives; InputError when that is not a tensor of ``[kv_heads, n]`` per attention layer."""
+        scores, wanted = self.score(prefill), [tuple(keys.shape[:2]) for keys in prefill.keys]
+        given = [tuple(getattr(score, "shape", ())) for score in scores] if isinstance(scores, list) else scores
+        if given != wanted or not all(isinstance(score, torch.Tensor) for score in scores):
+            raise InputError(
+                f"{type(self).__name__}.score: give a list of {len(wanted)} tensors, one per attention layer, of shape "
+                f"{list(wanted[0])}: KV heads and tokens."
+            )
+        return scores
 
     def layer_weights(self, prefill: Prefill) -> torch.Tensor | None:
         """Weights of the gate-proportional allocations, ``[attention_layers, kv_heads]`` or ``[attention_layers]``.
