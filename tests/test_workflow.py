@@ -492,7 +492,7 @@ def test_scripts_from_prompts_to_claims(script, site):
     script("write_gates", Named(recipe=recipe), made, {"over": gates["recipe"]}, **dense)
     found = read_rows(learned)
     lambdas = {json.loads(options)["lambda"] for options in found["options"]}
-    assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * 2 * 2
+    assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * 2 * 2 * 2
     params = {"over": gates["head_profile"], "rows": gates["recipe"]}
     script("head_profile", Named(recipe=recipe), Named("head_profile"), params, **dense)
 

@@ -16,6 +16,7 @@ from kvrepro.errors import InputError
 from kvrepro.results import DENSE, valid
 
 THRESHOLD = 0.1  #: τ of the paper's curves, which go over λ (§5.2)
+SLACK = 0.005  #: a size this close to the end of a curve is on it; a head's entries are a whole number
 ITEM = ["task", "item"]
 
 
@@ -30,15 +31,15 @@ class Curve:
 
     def at(self, size: float) -> Estimate:
         """Accuracy at a cache size, interpolated between the neighbouring settings; InputError beyond them."""
-        if not self.sizes[0] <= size <= self.sizes[-1]:
+        low, high = float(self.sizes[0]), float(self.sizes[-1])
+        if not low - SLACK <= size <= high + SLACK:
             raise InputError(
-                f"{self.method} held {self.sizes[0]:.3g} to {self.sizes[-1]:.3g} of the cache and has no accuracy at "
-                f"{size:g}; run settings on both sides."
+                f"{self.method} held {low:.3g} to {high:.3g} of the cache and has no accuracy at {size:g}; run "
+                "settings on both sides."
             )
-        right = int(np.clip(np.searchsorted(self.sizes, size), 1, len(self.sizes) - 1)) if len(self.sizes) > 1 else 0
-        left = max(right - 1, 0)
-        gap = self.sizes[right] - self.sizes[left]
-        share = (size - self.sizes[left]) / gap if gap else 1.0
+        place = np.interp(size, self.sizes, np.arange(len(self.sizes)))
+        left, share = int(place), place % 1
+        right = min(left + 1, len(self.sizes) - 1)
         return self.accuracy.map(lambda x: (1 - share) * x[..., left] + share * x[..., right])
 
 

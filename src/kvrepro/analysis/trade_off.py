@@ -47,12 +47,7 @@ class TradeOff:
 
 def trade_off(rows: pd.DataFrame) -> TradeOff:
     """The operating points in the validation rows of one model; held-out rows are resampled. InputError without any."""
-    found = rows[rows["experiment"] == EXPERIMENT] if len(rows) else rows
-    if found.empty:
-        raise InputError("there are no validation rows of write gates; run the target write_gates.")
-    options = {text: json.loads(text) for text in found["options"].unique()}
-    found = found.assign(**{key: found["options"].map({t: o[key] for t, o in options.items()}) for key in SETTING})
-    blocks = []
+    found, blocks = with_settings(rows), []
     for _, part in found.groupby("task"):
         loss = bootstrap.units(part, "item", SETTING)
         size = bootstrap.units(part.assign(value=part["budget"]), "item", SETTING)
@@ -60,6 +55,15 @@ def trade_off(rows: pd.DataFrame) -> TradeOff:
     both, points = bootstrap.mean(blocks), [tuple(map(float, point)) for point in loss.columns]
     size, loss = both.map(lambda x: x[..., : len(points)]), both.map(lambda x: x[..., len(points) :])
     return TradeOff(points, size, loss, sum(map(len, blocks)))
+
+
+def with_settings(rows: pd.DataFrame, metric: str = "distillation_loss") -> pd.DataFrame:
+    """Validation rows of a metric with λ and τ, which stand in the options, as columns. InputError without any."""
+    found = rows[(rows["experiment"] == EXPERIMENT) & (rows["metric"] == metric)] if len(rows) else rows
+    if found.empty:
+        raise InputError("there are no validation rows of write gates; run the target write_gates.")
+    options = {text: json.loads(text) for text in found["options"].unique()}
+    return found.assign(**{key: found["options"].map({t: o[key] for t, o in options.items()}) for key in SETTING})
 
 
 def lowest_loss(size: np.ndarray, loss: np.ndarray, at: np.ndarray) -> np.ndarray:
