@@ -13,13 +13,16 @@ class Product:
     """A figure (``make`` gives a Figure) or a table (a frame and Markdown) of one or more papers.
 
     ``reads`` names the rows of one model that ``make`` is given: accuracy, predictors, observations (with the
-    predictors), or gates (with other budgets). ``function`` names it within kvrepro; it is imported when it is called,
-    since the workflow reads this list in every job.
+    predictors), gates (with other budgets), or write_gates. ``function`` names it within kvrepro; it is imported when
+    it is called, since the workflow reads this list in every job. ``needs`` names an artefact without whose methods
+    there is nothing to show. ``file`` is the name of its files where that is not the product's own.
     """
 
     papers: tuple[str, ...]
     reads: str
     function: str
+    needs: str | None = None
+    file: str | None = None
 
     @property
     def make(self) -> Callable[..., Any]:
@@ -29,6 +32,7 @@ class Product:
 
 
 GATESIGHT = ("gatesight",)
+WG_KV = ("wg_kv",)
 BOTH = ("gatesight", "wg_kv")
 
 
@@ -42,6 +46,8 @@ FIGURES = {
     "figure_8": Product(GATESIGHT, "predictors", "figures.predictors.figure_8"),
     "figure_11": Product(GATESIGHT, "accuracy", "figures.accuracy.figure_11"),
     "figure_13": Product(GATESIGHT, "gates", "figures.budgets.figure_13"),
+    "wg_kv_figure_7": Product(WG_KV, "accuracy", "figures.admission.figure_7", "write_gates", "figure_7"),
+    "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11"),
 }
 
 TABLES = {

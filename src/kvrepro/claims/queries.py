@@ -15,6 +15,7 @@ import numpy as np
 from kvrepro.analysis import bootstrap, summary
 from kvrepro.analysis.accuracy import SERIES, Accuracy
 from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.claims.admission import ADMISSION_QUERIES
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
 from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import EVERY, Query
@@ -208,6 +209,7 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         predictor_corpora_won,
         *LATENCY_QUERIES,
         *OBSERVATION_QUERIES,
+        *ADMISSION_QUERIES,
     )
 }
 

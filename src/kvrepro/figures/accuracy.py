@@ -28,7 +28,7 @@ def mean_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
     lines(axes, result, methods(rows))
     kept_axis(axes, result)
     axes.set_ylabel("accuracy (%)")
-    axes.set_title(f"{model_title(rows['model'].iloc[0], lab)}, {_benchmark(rows)}")
+    axes.set_title(f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}")
     axes.legend(loc="lower right")
     caption(figure, _note(result, rows, lab), COLUMN)
     return figure
@@ -64,7 +64,7 @@ def task_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
     panels[len(tasks)].legend(*panels[0].get_legend_handles_labels(), loc="center", handlelength=2.5)
     for axes in panels[:-columns]:
         axes.set_xlabel("")
-    figure.suptitle(f"{model_title(rows['model'].iloc[0], lab)}, {_benchmark(rows)} by task", fontsize=7.5)
+    figure.suptitle(f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)} by task", fontsize=7.5)
     caption(figure, _note(overall, rows, lab, panels=True), PAGE)
     return figure
 
@@ -102,7 +102,7 @@ def kept_axis(axes: Axes, result: Accuracy) -> None:
     axes.set_ylim(max(-3, low - 5), 103)
 
 
-def _benchmark(rows: pd.DataFrame) -> str:
+def benchmark_title(rows: pd.DataFrame) -> str:
     """Title of the benchmark; RULER's, whose items are of one length, with the longest context in round numbers."""
     name = rows["experiment"].iloc[0]
     title = BENCHMARKS.get(name, name)
