@@ -230,6 +230,13 @@ def test_ready_wants_the_weights(monkeypatch, tmp_path):
             config.ready(settings)
 
 
+def test_ready_reads_the_claims(monkeypatch, tmp_path):
+    (tmp_path / "gatesight.yaml").write_text("paper: gatesight\n")
+    monkeypatch.setattr(config.ledger.claims, "__defaults__", (tmp_path, config.ledger.SCHEMA))
+    with pytest.raises(InputError, match=r"gatesight\.yaml: 'tolerances' is a required property"):
+        config.ready(config.load({"tier": "quick"}))
+
+
 def test_ready_wants_the_folders_of_corpora():
     settings = config.load({"tier": "quick", "labels": {"corpora": ["kjv", {"name": "mine", "folder": "nowhere"}]}})
     with pytest.raises(InputError, match="'mine': the folder nowhere does not exist"):

@@ -13,6 +13,7 @@ import jsonschema
 
 from kvrepro import yamlfile
 from kvrepro.benchmarks.registry import benchmark
+from kvrepro.claims import ledger
 from kvrepro.data import corpora
 from kvrepro.data.sources import Folder, source
 from kvrepro.errors import InputError, unknown
@@ -239,7 +240,9 @@ def _check_labels(labels: Mapping[str, Any]) -> None:
 
 
 def ready(settings: Mapping[str, Any], local: bool = True) -> None:
-    """Raise InputError when this machine lacks what the tier needs: files, weights, and a GPU where jobs run here."""
+    """Raise InputError when this machine lacks what the tier needs: files, weights, and a GPU where jobs run here; or
+    when the claims, which are judged last, are faulty."""
+    ledger.claims()
     known = registry.entries()
     for name in dict.fromkeys(n for experiment in settings["experiments"].values() for n in experiment["models"]):
         path = known[name].get("path")
