@@ -255,6 +255,17 @@ def test_every_method_is_found_in_its_family():
         selection.build("qest", {"budget": 300})
 
 
+def test_a_method_without_its_verb_is_told_when_the_config_is_read():
+    class Silent(Eviction):
+        name = "silent"
+
+    try:
+        with pytest.raises(InputError, match=r"here: .*Silent.*score.*define every abstract method"):
+            eviction.build("silent", where="here")
+    finally:
+        del Silent.name
+
+
 def test_two_files_that_define_one_name(tmp_path, monkeypatch):
     (tmp_path / "toys").mkdir()
     (tmp_path / "toys/base.py").write_text("class Toy:\n    pass\n")

@@ -78,7 +78,9 @@ class Family:
         try:
             return method(**{**(options or {}), **paths})
         except TypeError as error:
-            raise InputError(f"{where}: {error}; give every option that has no default.") from error
+            raise InputError(
+                f"{where}: {error}; give every option without a default, define every abstract method."
+            ) from error
 
 
 PLAIN = {"bool": (bool,), "int": (int,), "float": (float, int), "str": (str,), "None": (type(None),)}
