@@ -132,7 +132,6 @@ def check(settings: Mapping[str, Any]) -> None:
     _check_sets(settings["observations"]["sets"])
     for paper, experiment in settings["experiments"].items():
         _check_experiment(f"experiments.{paper}", experiment, settings)
-        _check_methods(f"experiments.{paper}.methods", experiment, described(settings, paper))
     owners: dict[tuple[str, str], str] = {}
     for paper, experiment in settings["experiments"].items():
         for pair in product(experiment["models"], experiment["benchmarks"]):
@@ -140,6 +139,8 @@ def check(settings: Mapping[str, Any]) -> None:
                 raise InputError(
                     f"experiments: {pair[0]} runs {pair[1]} both in {other} and in {paper}; put the methods into one."
                 )
+    for paper, experiment in settings["experiments"].items():
+        _check_methods(f"experiments.{paper}.methods", experiment, described(settings, paper))
 
 
 def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
