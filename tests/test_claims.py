@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from profile_rows import profile_rows
+from synthetic_admission import admission_rows, validation_rows
 from synthetic_observations import observation_rows
 from synthetic_rows import accuracy_rows, predictor_rows, scbench_rows
 
@@ -17,6 +18,7 @@ from kvrepro.analysis.bootstrap import DRAWS, FEW, Estimate
 from kvrepro.benchmarks import scbench
 from kvrepro.benchmarks.ruler import TASKS
 from kvrepro.claims import comparisons, queries, verdicts
+from kvrepro.claims.admission import ADMISSION_QUERIES
 from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import Claim, Query, Tolerance, claims, query_functions
 from kvrepro.claims.queries import QUERIES, Evidence, NoRows, ask
@@ -338,6 +340,7 @@ def test_every_claim_with_a_query_can_be_asked(whole):
     answered, known = set(), query_functions()
     profile = profile_rows(load_profile("h200"))
     profiled = {model: Evidence(model, profile[profile["model"] == model]) for model in profile["model"].unique()}
+    admitted = pd.concat([admission_rows("helmet"), admission_rows("ruler"), validation_rows()], ignore_index=True)
     for entry in claims():
         if entry.query is None:
             continue
@@ -345,6 +348,8 @@ def test_every_claim_with_a_query_can_be_asked(whole):
         about = whole
         if entry.query.function in {query.__name__ for query in LATENCY_QUERIES}:
             about = profiled[entry.models[0] if entry.models else "Llama-3.1-8B-Instruct"]
+        elif entry.query.function in {query.__name__ for query in ADMISSION_QUERIES}:
+            about = Evidence("lab-dense", admitted)
         for parameters in queries.calls(about, entry.query).values():
             try:
                 ask(about, entry.query.function, parameters)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import pytest
@@ -15,9 +16,11 @@ from kvrepro.errors import InputError
 from kvrepro.evaluate import protocol
 from kvrepro.evaluate.arms import Arm, check_budgets
 from kvrepro.evaluate.arms import arms as arms_of
+from kvrepro.evaluate.decode import ask, confirmed, decode
 from kvrepro.evaluate.protocol import evaluate
 from kvrepro.methods import admission, eviction, selection
 from kvrepro.methods.admission.base import Admission
+from kvrepro.models.capture import prefill
 from kvrepro.results import ANSWERS, read_rows, valid, write_rows
 
 BASE = {"paper": "gatesight", "experiment": "ruler", "tier": "test"}
@@ -322,3 +325,55 @@ def test_a_selection_that_does_not_select_is_marked(tiny_dense, monkeypatch):
     monkeypatch.setattr(type(quest), "select", lambda self, layer, query, cache: cache.positions >= 0)
     got = pd.DataFrame(evaluate(tiny_dense, [example()], [Arm("quest", selection=quest)], score, BASE))
     assert set(got[got["method"] == "quest"]["failed_checks"]) == {"selection"}
+
+
+@pytest.mark.parametrize("model", ["tiny_dense", "tiny_hybrid"])
+def test_the_reference_confirms_only_what_it_would_answer(model, request):
+    """An expected answer is confirmed exactly when plain decoding gives it, at its end too."""
+    lm = request.getfixturevalue(model)
+    prompt = render(example(), lm.tokenizer)
+    parent = prefill(lm, torch.tensor(prompt.prefix), prompt.protected)
+    n, ids, eos = len(prompt.prefix), prompt.questions[0], lm.model.generation_config.eos_token_id
+
+    def cache():
+        return copy.deepcopy(parent.cache)
+
+    own = cache()
+    right = decode(lm, own, [ask(lm, own, n, ids, 6)])[0]
+    assert right.finish_reason == "length"
+    found = confirmed(lm, cache(), n, ids, 6, right)
+    assert found == right and torch.equal(found.positions, right.positions)
+    wrong = [
+        replace(right, tokens=(*right.tokens[:-1], right.tokens[-1] ^ 1)),
+        replace(right, tokens=(right.tokens[0] ^ 1, *right.tokens[1:])),
+        replace(right, tokens=right.tokens[:3]),
+        replace(right, tokens=right.tokens[:3], finish_reason="eos"),
+        replace(right, tokens=(), finish_reason="eos"),
+    ]
+    assert [confirmed(lm, cache(), n, ids, 6, answer) for answer in wrong] == [None] * 5
+    lm.model.generation_config.eos_token_id = right.tokens[3]
+    try:
+        own = cache()
+        ended = decode(lm, own, [ask(lm, own, n, ids, 6)])[0]
+        assert ended.finish_reason == "eos" and confirmed(lm, cache(), n, ids, 6, ended) == ended
+    finally:
+        lm.model.generation_config.eos_token_id = eos
+
+
+def test_a_full_child_that_differs_is_marked_and_the_reference_keeps_its_answer(tiny_hybrid, monkeypatch):
+    def dense():
+        got = pd.DataFrame(evaluate(tiny_hybrid, [example()], [], score, BASE))
+        return got[got["method"] == "dense"], got[got["method"] == "full"]
+
+    before, _ = dense()
+    real = protocol.fork
+
+    def broken(lm, parent, kept):
+        children = real(lm, parent, kept)
+        children.attention[0].values.mul_(-3)
+        return children
+
+    monkeypatch.setattr(protocol, "fork", broken)
+    after, full = dense()
+    assert list(after["prediction"]) == list(before["prediction"]) and after["ok"].all()
+    assert (full["failed_checks"] == "identity").any()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic_admission import admission_rows, validation_rows
 from synthetic_observations import observation_rows
 from synthetic_rows import KEPT, TASKS, accuracy_rows, predictor_rows, scbench_rows
 
@@ -20,6 +21,7 @@ from kvrepro.tables.markdown import interval
 from kvrepro.tables.predictors import table_1, table_5
 
 METHODS = {"gatesight": 0.75, "random": 0.25}
+ITEM = ["task", "item", "method", "budget"]
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +40,16 @@ def known(rows, predictors):
     observed = observation_rows()
     both = pd.concat([predictors, observed], ignore_index=True)
     scbench = scbench_rows(METHODS)
-    accuracies = {"ruler": rows, "scbench": scbench, "accuracy": pd.concat([rows, scbench], ignore_index=True)}
-    return accuracies | {"predictors": predictors, "observations": both, "gates": observed}
+    accurate = pd.concat([rows, admission_rows(model="lab-hybrid")]).drop_duplicates(ITEM)
+    return {
+        "accuracy": pd.concat([accurate, scbench], ignore_index=True),
+        "ruler": accurate,
+        "scbench": scbench,
+        "predictors": predictors,
+        "observations": both,
+        "gates": observed,
+        "write_gates": validation_rows(),
+    }
 
 
 # Bootstrap
@@ -192,7 +202,7 @@ def test_a_method_nobody_listed_gets_its_own_line_and_always_the_same_look(rows)
 
 def test_listed_looks_differ_in_color_and_marker():
     for known in (style.METHODS, style.PREDICTORS):
-        gatesight = {n: v for n, v in known.items() if n not in ("write_gate", "duo_attention")}  # of another paper
+        gatesight = {n: v for n, v in known.items() if n not in ("wg_kv", "duo_attention")}  # of another paper
         looks = [(look.color, look.marker) for look in gatesight.values()]
         assert len(set(looks)) == len(looks)
         assert not {look.color for look in known.values()} & set(style.SPARE_COLORS)

@@ -78,6 +78,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
             "wg_kv": {
                 "kept": [0.2, 1.0],
                 "methods": {
+                    "wg_kv": {"over": {"admission": {"trade_off": [0.08, 0.64]}}},
                     "local_attention": {"admission": {"sinks": 4}},
                     "quest": {"selection": {"method": "quest", "budget": 64, "local": 16}},
                 },
@@ -94,6 +95,18 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
         },
         "gates": {"calibration": 1, "documents": 1, "share": 0.25, "draws": 1, "rows": 4},
         "budgets": {"tasks": ["qa_1"], "items": 1, "kept": [0.2]},
+        "write_gates": {
+            "recipe": {
+                "steps": 2,
+                "lengths": {64: 1},
+                "batch_tokens": 128,
+                "sources": [{"kind": "text", "corpora": ["kjv"]}],
+                "validation": 2,
+                "thresholds": [0.1, 0.5],
+                "lambdas": [0.08, 0.64],
+            },
+            "head_profile": {"steps": 2},
+        },
     }
     (path / "config/tiers/test.yaml").write_text(yaml.safe_dump(tier))
     (path / "config/config.yaml").write_text("tier: test\n")
@@ -163,6 +176,7 @@ DRAWN = {"table_1": 1, "table_5": 1, "figure_5": 1, "figure_8": 1} | OBSERVED  #
 OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
 OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
+OF_WRITE_GATES = {"wg_kv_figure_7": 1, "wg_kv_figure_11": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
     "table_3": 1,
@@ -193,11 +207,13 @@ def test_everything_is_made_once(finished):
         "results/test/tables/gatesight/table_5.md",
         "results/test/tables/wg_kv/ruler.csv",
         "results/test/tables/wg_kv/ruler.csv.json",
+        "results/test/write_gates/lab-dense.parquet",
         *(
             f"figures/test/gatesight/figure_{n}.{kind}"
             for n in ("4a", "4b", "5", "8", "9", "11")
             for kind in ("pdf", "png")
         ),
+        *(f"figures/test/wg_kv/figure_{n}.{kind}" for n in (7, 11) for kind in ("pdf", "png")),
     } <= made
 
 
@@ -250,12 +266,22 @@ def test_kept_fractions_rerun_the_evaluation_alone(run):
         "table_ruler": 2,
         "table_ruler_tasks": 2,
         "unpruned_accuracy": 2,
+        "wg_kv_figure_7": 1,
     }
 
 
 def test_a_method_brings_what_it_needs(run):
     edit(run, experiments=methods(triattention={"eviction": "triattention"}))
     assert planned(run) == {"query_statistics": 1, "benchmark_accuracy": 4} | OF_ACCURACY | OF_SCBENCH
+
+
+def test_write_gates_are_trained_where_the_tier_names_their_method(run):
+    evaluated = {"unpruned_accuracy": 1, "table_ruler": 1, "table_ruler_tasks": 1, "claims_of_tier": 1}
+    edit(run, write_gates={"recipe": {"steps": 3}})  # the rows that heads are identified on have this recipe, too
+    both = {"write_gates_of_model": 1, "head_profile_of_model": 1}
+    assert planned(run) == both | {"benchmark_accuracy": 2} | evaluated | OF_WRITE_GATES
+    edit(run, write_gates={"recipe": {"steps": 2}}, experiments={"wg_kv": {"methods": {"wg_kv": None}}})
+    assert planned(run) == {"benchmark_accuracy": 2} | evaluated
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
@@ -271,11 +297,14 @@ def test_dates_start_nothing_and_content_does(run):
     content[-1] ^= 1
     shard.write_bytes(content)
     assert planned(run) == {
+        "write_gates_of_model": 1,
+        "head_profile_of_model": 1,
         "benchmark_accuracy": 2,
         "unpruned_accuracy": 1,
         "table_ruler": 1,
         "table_ruler_tasks": 1,
         "claims_of_tier": 1,
+        **OF_WRITE_GATES,
     }
 
 
@@ -286,7 +315,7 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
         shutil.copy(file, target)
     found = planned(run, "all", "reference")
     of_accuracy = {"table_3": 1, "table_ruler": 2, "table_ruler_tasks": 2, "figure_4b": 1, "figure_11": 1}
-    assert found == OF_SCBENCH | of_accuracy | DRAWN | OF_BUDGETS
+    assert found == OF_SCBENCH | of_accuracy | DRAWN | OF_BUDGETS | OF_WRITE_GATES
 
 
 @pytest.mark.parametrize(
@@ -372,6 +401,7 @@ def test_make_targets():
     assert "-c envs/cuda.txt -e '.[dev,gpu]'" in planned
     assert "snakemake figures tables claims reference latency_reference --workflow-profile" in planned
     assert "tier=lab" in planned
+    assert "--cores all a.png" in make("-n", "-B", "reproduce", "TIER=lab", "ARGS=a.png")  # no value of --config
 
 
 # The scripts
@@ -477,6 +507,17 @@ def test_scripts_from_prompts_to_claims(script, site):
         script("budget_rows", inputs, Named(rows=path), {"number": 1, "kept": [0.2], "rows": 4}, task=task, **hybrid)
         assert read_rows(path)["ok"].all()
 
+    recipe, dense = "config/write_gates/lab-dense.yaml", {"model": "lab-dense"}
+    gates = config["write_gates"]
+    learned = "results/test/write_gates/lab-dense.parquet"
+    made = Named(gates="write_gates", rows=learned, provenance=f"{learned}.json")
+    script("write_gates", Named(recipe=recipe), made, {"over": gates["recipe"]}, **dense)
+    found = read_rows(learned)
+    lambdas = {json.loads(options)["lambda"] for options in found["options"]}
+    assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * 2 * 2 * 2
+    params = {"over": gates["head_profile"], "rows": gates["recipe"]}
+    script("head_profile", Named(recipe=recipe), Named("head_profile"), params, **dense)
+
     experiments = config["experiments"]
     for model, paper, more in (
         ("lab-hybrid", "gatesight", {"triattention": {"eviction": "triattention"}}),
@@ -487,9 +528,10 @@ def test_scripts_from_prompts_to_claims(script, site):
         out = f"results/test/accuracy/{model}/ruler/qa_1.parquet"
         inputs = Named(model=[], prompts=f"{model}.jsonl", estimators="estimators")
         inputs.query_statistics = "query_statistics"
+        inputs.write_gates, inputs.head_profile = "write_gates", "head_profile"
         script("accuracy", inputs, Named(rows=out), params, model=model, benchmark="ruler", task="qa_1")
         found = read_rows(out)
-        assert found["ok"].all() and set(found["method"]) == {"dense", "full", *named}
+        assert found["ok"].all() and {m.split("@")[0] for m in found["method"]} == {"dense", "full", *named}
         assert set(found["paper"]) == {paper}
         assert {"wall_seconds", "weights", "params", "rule"} <= set(json.loads(Path(f"{out}.json").read_text()))
 
@@ -510,13 +552,15 @@ def test_scripts_from_prompts_to_claims(script, site):
     assert set(record) == {"ruler_1000", "mean", "items_per_task"} and record["items_per_task"] == 2
     for kind, products in (("figure", FIGURES), ("table", TABLES)):
         for name, product in products.items():
+            own = accuracy if "gatesight" in product.papers else "results/test/accuracy/lab-dense/ruler/qa_1.parquet"
             read = {
                 "accuracy": [accuracy, turns],
-                "ruler": [accuracy],
+                "ruler": [own],
                 "scbench": [turns],
                 "predictors": [rows],
                 "observations": [rows, observed],
                 "gates": gated,
+                "write_gates": [learned],
             }[product.reads]
             outputs = Named(pdf=f"{name}.pdf", png=f"{name}.png", csv=f"{name}.csv", md=f"{name}.md")
             script(kind, Named(*read), outputs, {"name": name, "lab": True})

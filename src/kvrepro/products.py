@@ -14,13 +14,16 @@ class Product:
 
     ``reads`` names the rows of one model that ``make`` is given: accuracy, on all benchmarks of the experiment, or the
     name of a benchmark, accuracy on that one where the experiment has it; predictors; observations (with the
-    predictors); or gates (with other budgets). ``function`` names it within kvrepro; it is imported when it is called,
-    since the workflow reads this list in every job.
+    predictors); gates (with other budgets); or write_gates. ``function`` names it within kvrepro; it is imported when
+    it is called, since the workflow reads this list in every job. ``needs`` names an artefact without whose methods
+    there is nothing to show. ``file`` is the name of its files where that is not the product's own.
     """
 
     papers: tuple[str, ...]
     reads: str
     function: str
+    needs: str | None = None
+    file: str | None = None
 
     @property
     def make(self) -> Callable[..., Any]:
@@ -30,6 +33,7 @@ class Product:
 
 
 GATESIGHT = ("gatesight",)
+WG_KV = ("wg_kv",)
 BOTH = ("gatesight", "wg_kv")
 
 
@@ -45,6 +49,8 @@ FIGURES = {
     "figure_9": Product(GATESIGHT, "scbench", "figures.accuracy.figure_9"),
     "figure_11": Product(GATESIGHT, "ruler", "figures.accuracy.figure_11"),
     "figure_13": Product(GATESIGHT, "gates", "figures.budgets.figure_13"),
+    "wg_kv_figure_7": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7"),
+    "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11"),
 }
 
 TABLES = {

@@ -103,7 +103,7 @@ def read_rows(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
             frames.append(pd.read_parquet(path))
         except FileNotFoundError as error:
             raise InputError(f"{error.filename} is missing; run the workflow to make it.") from error
-        except (ValueError, KeyError, OSError) as error:  # pyarrow's errors are ValueErrors or OSErrors
+        except (ValueError, KeyError, TypeError, OSError) as error:  # pyarrow's errors are ValueErrors or OSErrors
             raise InputError(f"{path} is truncated or corrupt ({error}); delete it and run the workflow.") from error
     if not frames:
         raise InputError("no result files were given; check the tier's config.")

@@ -6,14 +6,15 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvrepro import results
+from kvrepro import identity, results
 from kvrepro.errors import InputError
+from kvrepro.files import sha256_file
 
 
 @dataclass
@@ -30,6 +31,15 @@ class Run:
         job = {"rule": self.rule, "params": self.params, "params_hash": results.config_hash(self.params)}
         spent = {"wall_seconds": round(time.monotonic() - self.started, 1)}
         return results.provenance(self.config, device, **job, **spent, **more)
+
+    def unfinished(self, inputs: Iterable[str | Path]) -> Path:
+        """Folder for what the job had finished when it was killed; another one whenever its parameters, its inputs or
+        the code of the package change."""
+        code = identity.code([Path(__file__).parent])
+        files = {str(path): sha256_file(path) for path in inputs}
+        about = {key: self.config[key] for key in ("tier", "device")}
+        made = results.config_hash({"rule": self.rule, "params": self.params, "code": code, "files": files} | about)
+        return Path("build/unfinished") / f"{self.rule}-{made}"
 
 
 @contextmanager

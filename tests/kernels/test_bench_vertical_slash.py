@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from paged_tools import DEVICE
 
 from kvrepro.errors import InputError
 from kvrepro.kernels.vertical_slash import vertical_slash_attention_reference, visible
@@ -18,7 +19,7 @@ HEADS = (4, 2, 32)
 
 
 def small() -> bench.Bench:
-    return bench.Bench("cpu", time.monotonic() + 60, repeats=1)
+    return bench.Bench(DEVICE, time.monotonic() + 60, repeats=1)
 
 
 def test_operations_count_the_visible_pairs():

@@ -156,10 +156,20 @@ def method_identity(wildcards):
     return {name: identity.code(method["files"]) for name, method in methods.items()}
 
 
+def needed(where, paper):
+    """Names of the artefacts that the methods of a paper need in a tier."""
+    methods = described(SETTINGS[where], paper) if paper in SETTINGS[where]["experiments"] else {}
+    return sorted({field for method in methods.values() for field in method["artifacts"]})
+
+
 def artifacts(wildcards):
     """What the methods of a model need from the workflow, by the name of their field."""
-    fields = sorted({field for method in DESCRIBED[paper_of(wildcards)].values() for field in method["artifacts"]})
+    fields = needed(HERE, paper_of(wildcards))
     return {field: f"{RESULTS}/{field}/{wildcards.model}.safetensors" for field in fields}
+
+
+def write_gate_rows(wildcards):
+    return f"results/{wildcards.where}/write_gates/{model_of(wildcards)}.parquet"
 
 
 READS = {
@@ -167,6 +177,7 @@ READS = {
     "predictors": predictor_rows,
     "observations": observation_rows,
     "gates": gate_rows,
+    "write_gates": write_gate_rows,
 } | {name: accuracy_rows_on(name) for name in BENCHMARKS}
 DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "analysis"])
 
@@ -189,9 +200,10 @@ def table_files(where):
 
 def figure_files(where):
     return [
-        f"figures/{where}/{paper}/{name}{suffix}.{kind}"
+        f"figures/{where}/{paper}/{figure.file or name}{suffix}.{kind}"
         for name, figure in FIGURES.items()
         for paper in made_for(figure, where)
+        if figure.needs is None or figure.needs in needed(where, paper)
         for suffix in suffixes(where, paper)
         for kind in ("pdf", "png")
     ]
@@ -208,4 +220,10 @@ def evidence_files(where):
     rows += [f"results/{where}/predictors/{model}.parquet" for model in analysed(where, "predictors")]
     rows += [f"results/{where}/observations/{model}.parquet" for model in analysed(where, "observations")]
     rows += [row for model in analysed(where, "gates") for row in gate_files(where, model)]
+    rows += [
+        f"results/{where}/write_gates/{model}.parquet"
+        for paper, experiment in SETTINGS[where]["experiments"].items()
+        if "write_gates" in needed(where, paper)
+        for model in experiment["models"]
+    ]
     return rows if where == HERE else [row for row in rows if Path(row).exists()]

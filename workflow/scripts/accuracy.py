@@ -1,11 +1,12 @@
 """Answers of one model to one task of a benchmark under every method and kept fraction."""
 
-from tqdm import tqdm
+from functools import partial
 
 from kvrepro.benchmarks.prompts import read_prompts
 from kvrepro.benchmarks.registry import benchmark
 from kvrepro.evaluate.arms import arms
 from kvrepro.evaluate.protocol import evaluate
+from kvrepro.evaluate.resume import finished, resumed
 from kvrepro.models.loading import load
 from kvrepro.results import write_rows
 from kvrepro.script import job
@@ -17,5 +18,8 @@ with job(snakemake) as run:
     made = arms(params.methods, params.kept, f"experiments.{params.paper}.methods", lm, artifacts)
     base = {"paper": params.paper, "experiment": name, "tier": snakemake.config["tier"]}
     examples = read_prompts(snakemake.input.prompts)
-    rows = list(evaluate(lm, tqdm(examples, desc=snakemake.wildcards.task), made, benchmark(name).score, base))
+    begun = run.unfinished(snakemake.input)
+    asked = partial(evaluate, lm, arms=made, score=benchmark(name).score, base=base)
+    rows = resumed(begun, examples, asked, snakemake.wildcards.task)
     write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))
+    finished(begun)

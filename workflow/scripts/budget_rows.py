@@ -1,10 +1,11 @@
 """Answers of one model to one RULER task under other budgets and with attention layers closed."""
 
-from tqdm import tqdm
+from functools import partial
 
 from kvrepro.analysis.budgets import budget_arms, budget_rows
 from kvrepro.benchmarks.prompts import read_prompts
 from kvrepro.benchmarks.registry import benchmark
+from kvrepro.evaluate.resume import finished, resumed
 from kvrepro.models.loading import load
 from kvrepro.results import write_rows
 from kvrepro.script import job
@@ -15,6 +16,8 @@ with job(snakemake) as run:
     arms = budget_arms(lm, given.estimators[0], given.gates[0], params.kept, params.rows)
     examples = read_prompts(given.prompts)[: params.number]
     base = {"paper": "gatesight", "tier": snakemake.config["tier"]}
-    made = budget_rows(lm, examples, arms, benchmark("ruler").score, base)
-    rows = list(tqdm(made, desc=snakemake.wildcards.task, unit="answer"))
+    begun = run.unfinished(given)
+    asked = partial(budget_rows, lm, arms=arms, score=benchmark("ruler").score, base=base)
+    rows = resumed(begun, examples, asked, snakemake.wildcards.task)
     write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))
+    finished(begun)

@@ -72,7 +72,7 @@ def correlations(signals: torch.Tensor, utility: torch.Tensor) -> torch.Tensor:
 
 def _ranks(x: torch.Tensor) -> torch.Tensor:
     """Ranks along the last dimension, centred and of norm one (zero where constant)."""
-    ranks = torch.from_numpy(rankdata(x.numpy(), axis=-1))
+    ranks = torch.from_numpy(rankdata(x.numpy(), axis=-1)).double()  # some releases of scipy keep float32
     return torch.nn.functional.normalize(ranks - ranks.mean(-1, keepdim=True), dim=-1)
 
 

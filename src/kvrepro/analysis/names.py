@@ -12,7 +12,7 @@ METHODS = {
     "kvzip": "KVzip",
     "triattention": "TriAttention",
     "random": "random",
-    "write_gate": "WG-KV",
+    "wg_kv": "WG-KV",
     "local_attention": "Local Attention",
     "duo_attention": "DuoAttention",
 }

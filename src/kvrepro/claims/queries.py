@@ -15,6 +15,7 @@ import numpy as np
 from kvrepro.analysis import bootstrap, summary
 from kvrepro.analysis.accuracy import SERIES
 from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.claims.admission import ADMISSION_QUERIES
 from kvrepro.claims.comparisons import COMPARISON_QUERIES, apart, at, minus, shares
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
 from kvrepro.claims.latency import LATENCY_QUERIES
@@ -189,6 +190,7 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         *SCORER_QUERIES,
         *LATENCY_QUERIES,
         *OBSERVATION_QUERIES,
+        *ADMISSION_QUERIES,
     )
 }
 

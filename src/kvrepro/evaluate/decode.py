@@ -55,6 +55,35 @@ def ask(lm: LoadedModel, cache: Any, start: int, question: list[int], max_new_to
 
 
 @torch.no_grad()
+def confirmed(
+    lm: LoadedModel, cache: Any, start: int, question: list[int], max_new_tokens: int, expected: Answer
+) -> Answer | None:
+    """``expected`` as the answer of a cache of one row, None where the answer is another one.
+
+    The question and what is expected are fed at once: greedy decoding gives these tokens exactly when each of them has
+    the largest logit after those before it, and so does the end.
+    """
+    end = [sorted(lm.eos)] if expected.finish_reason == "eos" else []
+    length = len(expected.tokens) + len(end)
+    if not 0 < length <= max_new_tokens or (not end and length < max_new_tokens):
+        return None
+    fed = [*question, *expected.tokens[: length - 1]]
+    positions = torch.arange(start, start + len(fed), device=lm.device)[None]
+    with rotary_positions(lm, len(fed)) as seen:
+        out = lm.model(
+            input_ids=torch.tensor([fed], device=lm.device),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=length,
+        )
+    given = out.logits[0].argmax(-1).tolist()
+    if given[: len(expected.tokens)] != list(expected.tokens) or any(given[-1] not in ids for ids in end):
+        return None
+    return Answer(expected.tokens, expected.finish_reason, seen.of_rows(1)[:, 0])
+
+
+@torch.no_grad()
 def decode(lm: LoadedModel, cache: Any, posed: Sequence[Posed], steady: bool = False) -> list[Answer]:
     """Answers of the rows of ``cache`` to their questions, ``posed`` in the order of the rows.
 

@@ -26,7 +26,7 @@ from kvrepro.cache.ragged import EMPTY, bytes_held, entries_held
 from kvrepro.cache.session import Session
 from kvrepro.errors import InputError
 from kvrepro.evaluate.arms import Arm
-from kvrepro.evaluate.decode import Answer, ask, decode, feed
+from kvrepro.evaluate.decode import Answer, ask, confirmed, decode, feed
 from kvrepro.evaluate.reading import Reading
 from kvrepro.methods.allocation import allocate, keep_top, ranked
 from kvrepro.methods.eviction.full import Full
@@ -74,6 +74,7 @@ class Opened:
 
     example: Example
     prompt: Prompt
+    parent: Any  # transformers' own cache after the context
     dense: Asked
     sittings: list[Sitting]
 
@@ -113,7 +114,7 @@ def _open(lm: LoadedModel, example: Example, arms: list[Arm], keys_pre_rope: dic
         forked = [Arm(FULL, eviction=Full(), kept=1.0), *(a for a in arms if a.admission is None)]
         window = max(a.eviction.query_window for a in forked if a.eviction)
         parent = prefill(lm, torch.tensor(prompt.prefix), prompt.protected, query_window=max(window, 1))
-        dense = _dense(lm, parent, prompt, example)
+        dense = _dense(parent)
         plans = sorted(_plans(parent, forked, label), key=lambda plan: plan[0].kept or 1.0)  # little padding in a batch
         rows = max(1, together // dense.bytes_held)
         sittings = [_children(lm, parent, prompt, example, plans[i : i + rows]) for i in range(0, len(plans), rows)]
@@ -122,7 +123,7 @@ def _open(lm: LoadedModel, example: Example, arms: list[Arm], keys_pre_rope: dic
             sittings.append(_admitted(lm, prompt, example, admitted[i : i + PREFILLS], keys_pre_rope))
     except InputError as error:
         raise InputError(f"{label}: {error}") from error
-    return Opened(example, prompt, dense, sittings)
+    return Opened(example, prompt, parent.cache, dense, sittings)
 
 
 def _finish(
@@ -139,6 +140,7 @@ def _finish(
     if batch:
         _ask(lm, batch, keys_pre_rope)
     for each in opened:
+        _ask_dense(lm, each)
         yield from _rows(lm, each, score, base)
 
 
@@ -214,8 +216,8 @@ def _note(asked: Asked, given: Answer, start: int) -> None:
         asked.failed.add("positions")
 
 
-def _dense(lm: LoadedModel, parent: Prefill, prompt: Prompt, example: Example) -> Asked:
-    """The reference: transformers' own cache and attention, an independent path from the children's."""
+def _dense(parent: Prefill) -> Asked:
+    """The reference: transformers' own cache, which its own attention reads."""
     g = parent.geometry
     layers = [parent.cache.layers[i] for i in g.attention_layers]
     held = sum(layer.keys.shape[1] * layer.keys.shape[2] for layer in layers)
@@ -223,15 +225,26 @@ def _dense(lm: LoadedModel, parent: Prefill, prompt: Prompt, example: Example) -
     asked = Asked(Arm(DENSE, eviction=Full(), kept=1.0), held, size, set())
     if held != len(layers) * g.kv_heads * parent.n:
         asked.failed.add("budget")
+    return asked
+
+
+def _ask_dense(lm: LoadedModel, opened: Opened) -> None:
+    """Put every question to the reference: an independent path from the children's, so that the child that keeps
+    everything is compared with it. That child's answer is first tried at once; where the reference gives another one,
+    it decodes its own."""
+    prompt, n = opened.prompt, len(opened.prompt.prefix)
+    full = next(asked for sitting in opened.sittings for asked in sitting.asked if asked.arm.name == FULL)
     lm.model.set_attn_implementation("sdpa")
     try:
-        for ids, question in zip(prompt.questions, example.questions, strict=True):
-            cache = copy.deepcopy(parent.cache)
-            questions = [ask(lm, cache, parent.n, ids, question.max_new_tokens)]
-            _note(asked, decode(lm, cache, questions)[0], parent.n)
+        for ids, question, expected in zip(prompt.questions, opened.example.questions, full.answers, strict=True):
+            put = n, ids, question.max_new_tokens
+            given = confirmed(lm, copy.deepcopy(opened.parent), *put, expected)
+            if given is None:
+                cache = copy.deepcopy(opened.parent)
+                given = decode(lm, cache, [ask(lm, cache, *put)])[0]
+            _note(opened.dense, given, n)
     finally:
         lm.model.set_attn_implementation(NAME)
-    return asked
 
 
 def _plans(parent: Prefill, arms: list[Arm], label: str) -> Iterator[tuple[Arm, list[torch.Tensor]]]:
@@ -243,7 +256,7 @@ def _plans(parent: Prefill, arms: list[Arm], label: str) -> Iterator[tuple[Arm, 
             continue
         key = id(arm.eviction)
         if key not in scored:
-            scores = arm.eviction.score(parent)
+            scores = arm.eviction.checked_score(parent)
             ranks = ranked(scores, parent.protected, f"{label}, {arm.name}")
             scored[key] = scores, ranks, arm.eviction.layer_weights(parent)
         scores, ranks, weights = scored[key]

@@ -74,7 +74,7 @@ _METHODS = {
     "kvzip": (RED, "D"),
     "triattention": (PURPLE, "v"),
     "random": (GREY, "x"),
-    "write_gate": (BLUE, "o"),
+    "wg_kv": (BLUE, "o"),
     "local_attention": (SKY, "<"),
     "duo_attention": (ORANGE, "s"),
 }

@@ -56,8 +56,19 @@ TILINGS = {
     "16x64w4s4": GateTiling(16, 64, 4, 4),
     "16x32w4s6": GateTiling(16, 32, 4, 6),
     "16x128w8s3": GateTiling(16, 128, 8, 3),
+    "64x64w4s2": GateTiling(64, 64, 4, 2),
+    "16x32w4s4": GateTiling(16, 32, 4, 4),
 }
-_MANY, _FEW = TILINGS["128x64w8s3"], TILINGS["16x64w4s4"]  # a prefill; decoding, with one token per row
+#: A prefill, and decoding with one token per row; those for heads above 128 fit into the shared memory of an H200.
+_MANY, _FEW = TILINGS["128x64w8s3"], TILINGS["16x64w4s4"]
+_MANY_WIDE, _FEW_WIDE = TILINGS["64x64w4s2"], TILINGS["16x32w4s4"]
+
+
+def default_tiling(n: int, d: int) -> GateTiling:
+    """The tiling for ``n`` tokens and heads of width ``d``."""
+    if n <= _FEW.tokens:
+        return _FEW if d <= 128 else _FEW_WIDE
+    return _MANY if d <= 128 else _MANY_WIDE
 
 
 @triton.jit
@@ -141,7 +152,7 @@ def write_gate(
     """
     _check(keys_pre_rope, keys, weights)
     batch, heads, n, d = keys.shape
-    tiling = tiling or (_FEW if n <= _FEW.tokens else _MANY)
+    tiling = tiling or default_tiling(n, d)
     pre, post = (x if x.stride(3) == 1 else x.contiguous() for x in (keys_pre_rope, keys))
     gates = torch.empty(batch, heads, n, dtype=torch.float32, device=keys.device)
     arrays = (weights.norm_pre, weights.norm_post, weights.w1, weights.b1, weights.w2, weights.b2)
