@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from kvrepro import config, identity, remembered
 from kvrepro.benchmarks.registry import benchmark
+from kvrepro.benchmarks.scbench import TASKS
 from kvrepro.errors import InputError
 from kvrepro.evaluate import arms
 
@@ -51,6 +52,15 @@ def test_lab_is_the_grid_of_the_paper():
     settings = config.load({"tier": "lab"})
     assert settings["benchmarks"]["ruler"]["items"] == 100 and settings["benchmarks"]["ruler"]["length"] == 4096
     assert settings["experiments"]["gatesight"]["kept"] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    scbench = settings["benchmarks"]["scbench"]
+    assert tuple(scbench["tasks"]) == TASKS and scbench["items"] == 50 and scbench["length"] == 4096
+    assert scbench["sources"] and "turns" not in scbench
+
+
+def test_paper_asks_every_question_of_the_published_contexts_at_the_published_lengths():
+    settings = config.load({"tier": "paper"})["benchmarks"]["scbench"]
+    assert tuple(settings["tasks"]) == TASKS and settings["data"] and settings["length"] == 262144
+    assert not {"turns", "most_new_tokens", "sources"} & set(settings)
 
 
 def test_a_tier_changes_only_what_it_names():
@@ -147,7 +157,10 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         (methods(full={"eviction": "full"}), ["methods.full", "unpruned model"]),
         (methods(dense={"admission": "local_attention"}), ["methods.dense", "unpruned model"]),
         ({"benchmarks": {"scbench": SCBENCH | {"tasks": ["kvv"]}}}, ["SCBench task", "did you mean 'kv'"]),
-        ({"benchmarks": {"scbench": SCBENCH | {"sources": {}}}}, ["benchmarks.scbench", "give data or sources"]),
+        (
+            {"benchmarks": {"scbench": SCBENCH | {"sources": {"prose": None}}}},
+            ["benchmarks.scbench", "give data or sources"],
+        ),
         ({"device": "gpu"}, ["device", "cuda"]),
         ({"estimators": {"learning_rate": 0}}, ["estimators.learning_rate", "above 0"]),
     ],
@@ -309,7 +322,7 @@ def test_a_second_benchmark_takes_part_by_its_name():
     experiments = {"gatesight": {"benchmarks": ["ruler", "scbench"]}}
     settings = config.load({"tier": "quick", "benchmarks": {"scbench": SCBENCH}, "experiments": experiments})
     assert settings["experiments"]["gatesight"]["benchmarks"] == ["ruler", "scbench"]
-    assert "'scbench'" in sentence(experiments=experiments)
+    assert "'scbench'" in sentence(benchmarks={"scbench": None})
 
 
 def test_methods_are_described_by_their_files_and_what_they_need(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvrepro.errors import InputError, unknown
@@ -28,18 +28,28 @@ class Family:
 
     def methods(self) -> dict[str, type]:
         """All methods by name: the subclasses of the base that carry a ``name``."""
-        for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
-            importlib.import_module(f"{self.package}.{module.name}")
-        found, todo = {}, [getattr(importlib.import_module(f"{self.package}.base"), self.base)]
-        while todo:
-            cls = todo.pop()
-            todo += cls.__subclasses__()
-            if "name" not in vars(cls):
-                continue
+        found: dict[str, type] = {}
+        for cls in self._classes("name"):
             if (other := found.setdefault(cls.name, cls)).__module__ != cls.__module__:
                 files = " and ".join(sorted([other.__module__, cls.__module__]))
                 raise InputError(f"{self.name} method {cls.name!r} is defined in {files}; rename one of them.")
         return dict(sorted(found.items()))
+
+    def adapters(self) -> dict[str, type]:
+        """What brings in methods of another package, by the ``prefix`` that their names begin with, before a colon:
+        classes whose ``named(rest, where)`` gives a method."""
+        return {cls.prefix: cls for cls in self._classes("prefix")}
+
+    def _classes(self, attribute: str) -> Iterator[type]:
+        """Subclasses of the base that define an attribute themselves; what an adapter has made is not among them."""
+        for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
+            importlib.import_module(f"{self.package}.{module.name}")
+        todo = [getattr(importlib.import_module(f"{self.package}.base"), self.base)]
+        while todo:
+            cls = todo.pop()
+            todo += [] if "prefix" in vars(cls) else cls.__subclasses__()
+            if attribute in vars(cls):
+                yield cls
 
     def names(self) -> list[str]:
         """Names of all methods."""
@@ -47,6 +57,9 @@ class Family:
 
     def find(self, name: str, where: str | None = None) -> type:
         """A method's class by name; InputError names the key ``where`` and the nearest match."""
+        prefix, _, rest = name.partition(":")
+        if rest and prefix in (adapters := self.adapters()):
+            return adapters[prefix].named(rest, where or self.name)
         known = self.methods()
         if name not in known:
             raise unknown(f"{self.name} method", name, known, where or self.name)
