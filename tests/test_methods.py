@@ -251,3 +251,12 @@ def test_every_method_is_found_in_its_family():
     assert "local_attention" in admission.names() and "quest" in selection.names() and "snapkv" in eviction.names()
     with pytest.raises(InputError, match="selection method 'qest' is unknown; did you mean 'quest'"):
         selection.build("qest", {"budget": 300})
+
+
+@pytest.mark.parametrize("name", ["snapkv", "keydiff", "triattention"])
+def test_scores_of_heads_in_groups_are_those_of_all_at_once(name, prepared, tiny_hybrid, tokens, monkeypatch):
+    parent, method = prefill(tiny_hybrid, tokens, protected=7), prepared(name, tiny_hybrid)
+    whole = method.score(parent)
+    monkeypatch.setattr("kvrepro.methods.blocks.ELEMENTS", 1)  # one head at a time
+    for a, b in zip(method.score(parent), whole, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
