@@ -29,7 +29,11 @@ class GateSight(Eviction):
 
     def prepare(self, lm: LoadedModel) -> None:
         """Load the estimators; InputError when the file is missing, corrupt or another model's."""
-        self._loaded, self._networks = mlp.load(self.estimators, lm.geometry, lm.fingerprint), None
+        self.use(mlp.load(self.estimators, lm.geometry, lm.fingerprint))
+
+    def use(self, estimators: mlp.Estimators) -> None:
+        """Score with these estimators."""
+        self._loaded, self._networks = estimators, None
 
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Predicted utility, per attention layer ``[kv_heads, n]``."""

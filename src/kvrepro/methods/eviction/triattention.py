@@ -39,7 +39,11 @@ class TriAttention(Eviction):
 
     def prepare(self, lm: LoadedModel) -> None:
         """Load the statistics; InputError when the file is missing, corrupt or another model's."""
-        self._statistics = query_statistics.load(self.query_statistics, lm)
+        self.use(query_statistics.load(self.query_statistics, lm))
+
+    def use(self, statistics: query_statistics.QueryStatistics) -> None:
+        """Score with these statistics."""
+        self._statistics = statistics
 
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Expected attention, not normalised."""
