@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import time
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -100,16 +100,17 @@ def test_rows_of_all_methods_and_what_becomes_of_them(bench, tmp_path, capsys):
     bench_scoring.score_methods(bench, SMALL, TINY, methods, 40)
     bench_scoring.check_kernel(bench, SMALL, TINY, 65)
     bench_scoring.run_passes(bench, TINY, methods, 40, "cpu", most=60, groups=1)
-    bench_scoring.write(bench.rows, tmp_path / "rows.csv")
+    bench_scoring.write(bench.rows, tmp_path / "rows.csv", bench.device)
+    assert "CPU cores" in json.loads((tmp_path / "rows.csv.json").read_text())["hardware"]
     assert capsys.readouterr().out.count("\n") == len(bench.rows) == 4 + 3 + 4
-    frame = pd.read_csv(tmp_path / "rows.csv")
+    frame = scoring.read(tmp_path / "rows.csv")
     assert tuple(frame) == scoring.COLUMNS and frame["reason"].isna().all()
     assert frame.loc[frame["error"].notna(), "error"].max() < 1e-5
     part = frame[(frame["method"] == "kvzip") & frame["variant"].isna()].iloc[0]
     assert (part["layers_timed"], part["layers"]) == (2, 4)
     assert part["seconds_scaled_to_all_layers"] == pytest.approx(2 * part["seconds"])
     assert 0 < part["attention_seconds"] < part["seconds"]
-    rows = scoring.tidy(tmp_path / "rows.csv", "h200")
+    rows = scoring.tidy(scoring.read(tmp_path / "rows.csv"), "h200")
     found = scoring.cost(rows, "tiny", "kvzip", 40)
     assert found.value == pytest.approx(2 * part["seconds"]) and not found.whole and found.layers == "2 of 4"
     whole = scoring.cost(rows, "tiny", "gatesight", 40)
@@ -159,9 +160,9 @@ def test_bad_files_are_named(tmp_path):
             scoring.load(tmp_path / "scoring.yaml")
     (tmp_path / "rows.csv").write_text("model,method\n")
     with pytest.raises(InputError, match="has no column variant"):
-        scoring.tidy(tmp_path / "rows.csv", "h200")
+        scoring.read(tmp_path / "rows.csv")
     with pytest.raises(InputError, match="cannot be read"):
-        scoring.tidy(tmp_path / "none.csv", "h200")
+        scoring.read(tmp_path / "none.csv")
 
 
 def test_the_kernel_of_a_cpu_is_the_only_one_there():

@@ -19,6 +19,7 @@ from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
 from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import EVERY, Query
 from kvrepro.claims.observations import OBSERVATION_QUERIES
+from kvrepro.claims.scoring import SCORING_QUERIES
 from kvrepro.results import DENSE, valid
 
 NINE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -208,6 +209,7 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         predictor_corpora_won,
         *LATENCY_QUERIES,
         *OBSERVATION_QUERIES,
+        *SCORING_QUERIES,
     )
 }
 

@@ -22,11 +22,13 @@ import triton
 
 from kvrepro.errors import InputError, unknown
 from kvrepro.estimators import fused
+from kvrepro.files import sha256_file
 from kvrepro.kernels.gatesight_score import PRECISIONS, TILINGS, gatesight_score, gatesight_score_reference
 from kvrepro.profiling.clock import median_seconds
 from kvrepro.profiling.repetition import Passes, fastest_kernel
 from kvrepro.profiling.scoring import CONFIG, PREFILL, Settings, Shape, as_dict, load
 from kvrepro.profiling.scoring_inputs import geometry, random_estimators, random_prefill, ready
+from kvrepro.results import provenance, write_json
 
 REPEATS = 3
 CHECKED = 4099  #: tokens whose scores are compared with float64
@@ -261,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         run(bench, settings, options.models, options.methods, options.lengths)
     finally:
-        write(bench.rows, options.out)
+        write(bench.rows, options.out, bench.device)
 
 
 def _check(options: argparse.Namespace, settings: Settings, every: Sequence[str]) -> None:
@@ -275,13 +277,15 @@ def _check(options: argparse.Namespace, settings: Settings, every: Sequence[str]
         raise InputError(f"--lengths: {min(options.lengths)} tokens make no context; give at least 1.")
 
 
-def write(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write the rows as CSV."""
+def write(rows: Sequence[dict[str, Any]], path: Path, device: str) -> None:
+    """Write the rows as CSV, and beside it what they were measured with."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(as_dict()))
         writer.writeheader()
         writer.writerows(rows)
+    about = provenance({}, device, command=f"python -m kvrepro.profiling.bench_scoring --out {path.name}")
+    write_json(about | {"rows": len(rows), "sha256": sha256_file(path)}, Path(f"{path}.json"))
 
 
 if __name__ == "__main__":

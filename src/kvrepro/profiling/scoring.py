@@ -63,6 +63,7 @@ class Settings:
     estimators: Mapping[str, int]  # window, hidden
     lengths: tuple[int, ...]
     published: Mapping[str, Mapping[str, list[float]]]  # table -> method -> seconds by length
+    prefill: Mapping[str, float]  # table -> seconds of the prefill of the longest context
     goals: Mapping[str, float]
 
     @property
@@ -91,21 +92,25 @@ def load(path: str | Path = CONFIG) -> Settings:
             if len(seconds) != len(lengths):
                 raise InputError(f"{path}: {table} gives {len(seconds)} times of {method} for {len(lengths)} lengths.")
     shapes = {name: Shape(name, **raw) for name, raw in content["models"].items()}
-    return Settings(shapes, content["estimators"], lengths, content["published"], content["goals"])
+    return Settings(shapes, content["estimators"], lengths, content["published"], content["prefill"], content["goals"])
 
 
-def tidy(path: str | Path, tier: str) -> pd.DataFrame:
-    """Profile rows of the benchmark's CSV: seconds, of which attention, and bytes of extra memory.
-
-    Rows that failed keep their reason and have no value; rows of variants say which in ``options``. InputError when the
-    file is not the benchmark's.
-    """
+def read(path: str | Path) -> pd.DataFrame:
+    """The benchmark's CSV; InputError when the file is not one."""
     try:
         found = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); run the benchmark of the scoring cost again.") from error
     if missing := [c for c in COLUMNS if c not in found]:
         raise InputError(f"{path} has no column {', '.join(missing)}; run the benchmark of the scoring cost again.")
+    return found
+
+
+def tidy(found: pd.DataFrame, tier: str) -> pd.DataFrame:
+    """Profile rows of the benchmark's: seconds, of which attention, and bytes of extra memory.
+
+    Rows that failed keep their reason and have no value; rows of variants say which in ``options``.
+    """
     text = found[["model", "method", "variant", "timing", "reason"]].astype(object).fillna("").astype(str)
     base = pd.DataFrame(
         {
@@ -131,6 +136,23 @@ def tidy(path: str | Path, tier: str) -> pd.DataFrame:
     total, *rest = parts
     rows = pd.concat([total, *(part[part["value"].notna()] for part in rest)], ignore_index=True)
     return PROFILE.validate(rows, lazy=True)
+
+
+def rows_of(found: pd.DataFrame, shape: Shape, tier: str) -> pd.DataFrame:
+    """Profile rows of one model; where the benchmark did not come to it, a row without a value that says so."""
+    mine = found[found["model"] == shape.name]
+    if mine.empty:
+        left_out = as_dict(
+            model=shape.name, method="gatesight", tokens=0, layers=shape.layers, layers_timed=shape.layers,
+            seconds=float("nan"), attention_seconds=float("nan"), extra_mib=float("nan"), passes=0, reason="not run",
+        )  # fmt: skip
+        mine = pd.DataFrame([left_out])
+    return tidy(mine, tier)
+
+
+def no_rows() -> pd.DataFrame:
+    """A frame of profile rows that holds none."""
+    return pd.DataFrame(columns=list(PROFILE.columns))
 
 
 @dataclass(frozen=True)
