@@ -230,11 +230,13 @@ def test_gatesight_scores_a_prefill(tiny_hybrid, tiny_dense, tokens, tmp_path):
         d.utility, d.layer_gates = torch.rand(2, 2, 30), torch.tensor([0.2, 0.6])
     found = train([corpus(tmp_path, "c", docs, lm)], g, QUICK)
     found.save(tmp_path / "tiny.safetensors")
-    method = eviction.build("gatesight", {"estimators": str(tmp_path / "tiny.safetensors")})
+    method = eviction.build("gatesight", artifact_paths={"estimators": str(tmp_path / "tiny.safetensors")})
     method.prepare(lm)
     scores = method.score(parent)
     assert isinstance(method, GateSight) and method.allocation == "gate_proportional"
     assert [s.shape for s in scores] == [(2, 100)] * 2 and all(((s >= 0) & (s <= 1)).all() for s in scores)
+    for x, y in zip(method._on_gpu(parent.signals), scores, strict=True):  # the interpreter stands for the GPU
+        torch.testing.assert_close(x, y, rtol=0, atol=1e-5)
     for x, y in zip(scores, found.heads.predict(parent.signals), strict=True):
         assert torch.equal(x, y)
     torch.testing.assert_close(method.layer_weights(parent), torch.tensor([0.2, 0.6]))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import kvrepro
 from kvrepro import identity
-from kvrepro.benchmarks.registry import benchmark
+from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
 from kvrepro.data.sources import source
 from kvrepro.products import FIGURES, TABLES
@@ -88,9 +88,20 @@ def accuracy_files(where, model, benchmark):
     return [f"results/{where}/accuracy/{model}/{benchmark}/{task}.parquet" for task in tasks_of(benchmark, where)]
 
 
+def benchmarks_of(where, paper):
+    """The benchmarks that a paper's models run in a tier."""
+    return SETTINGS[where]["experiments"].get(paper, {"benchmarks": []})["benchmarks"]
+
+
 def accuracy_rows(wildcards):
-    """Accuracy of the model of a figure or table, task by task."""
-    return accuracy_files(wildcards.where, model_of(wildcards), "ruler")
+    """Accuracy of the model of a figure or table on all its benchmarks, task by task."""
+    names = benchmarks_of(wildcards.where, wildcards.paper)
+    return [file for name in names for file in accuracy_files(wildcards.where, model_of(wildcards), name)]
+
+
+def accuracy_rows_on(name):
+    """The input function of what reads one benchmark."""
+    return lambda wildcards: accuracy_files(wildcards.where, model_of(wildcards), name)
 
 
 def predictor_rows(wildcards):
@@ -167,15 +178,21 @@ READS = {
     "observations": observation_rows,
     "gates": gate_rows,
     "write_gates": write_gate_rows,
-}
+} | {name: accuracy_rows_on(name) for name in BENCHMARKS}
 DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "analysis"])
+
+
+def made_for(product, where):
+    """The papers that a figure or table is made for in a tier: those whose experiment has its benchmark."""
+    has = {paper: benchmarks_of(where, paper) for paper in product.papers}
+    return [paper for paper in has if product.reads not in BENCHMARKS or product.reads in has[paper]]
 
 
 def table_files(where):
     return [
         f"results/{where}/tables/{paper}/{name}{suffix}.{kind}"
         for name, table in TABLES.items()
-        for paper in table.papers
+        for paper in made_for(table, where)
         for suffix in suffixes(where, paper)
         for kind in ("csv", "md")
     ]
@@ -185,7 +202,7 @@ def figure_files(where):
     return [
         f"figures/{where}/{paper}/{figure.file or name}{suffix}.{kind}"
         for name, figure in FIGURES.items()
-        for paper in figure.papers
+        for paper in made_for(figure, where)
         if figure.needs is None or figure.needs in needed(where, paper)
         for suffix in suffixes(where, paper)
         for kind in ("pdf", "png")

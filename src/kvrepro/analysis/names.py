@@ -17,6 +17,9 @@ METHODS = {
     "duo_attention": "DuoAttention",
 }
 
+#: Benchmarks as titles call them, by experiment, and what stands in for them offline.
+BENCHMARKS = {"ruler": "RULER", "scbench": "SCBench", "scbench_stand_in": "SCBench stand-ins"}
+
 #: Predictors as figures and tables call them, in the order of the paper's Table 5.
 PREDICTORS = {
     "random": "random",

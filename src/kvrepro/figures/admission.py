@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from kvrepro.analysis.bootstrap import FEW
 from kvrepro.analysis.cache_sizes import THRESHOLD, Curves, curves
 from kvrepro.analysis.trade_off import TradeOff, trade_off
-from kvrepro.figures.accuracy import benchmark_title
-from kvrepro.figures.style import PAGE, about, caption, look, model_title
+from kvrepro.figures.style import PAGE, about, benchmark_title, caption, look, model_title
 
 MARKERS = "ovs^D<>px"  #: of thresholds, rising
 PAPERS_BENCHMARK = "HELMET"  #: of Figures 7 and 14
