@@ -16,7 +16,7 @@ EXTRAS_cpu := dev
 EXTRAS_cuda := dev,gpu
 EXTRAS_vllm := dev,vllm
 STAMP := $(VENV)/installed-$(STACK)
-SNAKEMAKE = $(BIN)/snakemake $(TARGETS) --workflow-profile $(PROFILE) --cores $(CORES) $(if $(TIER),--config tier=$(TIER)) $(ARGS)
+SNAKEMAKE = $(BIN)/snakemake $(TARGETS) --workflow-profile $(PROFILE) $(if $(TIER),--config tier=$(TIER)) --cores $(CORES) $(ARGS)
 
 .PHONY: help reproduce figures test lint
 

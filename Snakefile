@@ -77,3 +77,8 @@ onstart:
         ready(config, local=workflow.local_exec)
     except InputError as error:
         raise WorkflowError(str(error)) from None
+
+
+onsuccess:
+    if Path(f"{RESULTS}/claims.md").exists():
+        print(f"Claims: {RESULTS}/claims.md. Figures: figures/{HERE}. Tables: {RESULTS}/tables.")

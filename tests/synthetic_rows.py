@@ -23,6 +23,7 @@ def accuracy_rows(
     model: str = "lab-hybrid",
     paper: str = "gatesight",
     n_tokens: int = 1000,
+    benchmark: str = "ruler",
 ) -> pd.DataFrame:
     """``methods`` maps a name to its accuracy at the smallest kept fraction; it rises linearly to 1 at 1.0.
 
@@ -33,10 +34,12 @@ def accuracy_rows(
         for item in range(items):
             base = {
                 "paper": paper,
-                "experiment": "ruler",
+                "experiment": benchmark,
+                "benchmark": benchmark,
                 "tier": "quick",
                 "model": model,
                 "task": task,
+                "subtask": "",
                 "item": item,
                 "question": 0,
                 "metric": "score",
@@ -64,6 +67,28 @@ def accuracy_rows(
                 cells = {"kept_entries": entries, "bytes_held": entries * 64}
                 rows.append(base | cells | {"method": name, "budget": share, "value": value})
     return pd.DataFrame(rows)
+
+
+PARTS = {"repoqa_and_kv": ("kv", "repoqa"), "summary_with_needles": ("summary", "passkey")}
+
+
+def scbench_rows(
+    methods: dict[str, float],
+    official: float = 0.0,
+    tasks=("kv", "vt", "choice_eng", "repoqa_and_kv"),
+    **options,
+) -> pd.DataFrame:
+    """Rows of stand-ins, one question each and two of a mixed task, with the scores of all scorers: as ``methods`` says
+    by the revised and the corrected one; by the official one the same and, where an answer to choice_eng is wrong,
+    ``official``."""
+    rows = accuracy_rows(methods, tasks, benchmark="scbench", **options)
+    parts = [rows[~rows["task"].isin(PARTS)]]
+    for task, names in PARTS.items():
+        parts += [rows[rows["task"] == task].assign(subtask=name, question=i) for i, name in enumerate(names)]
+    rows = pd.concat(parts, ignore_index=True).assign(benchmark="scbench_stand_in")
+    raised = (rows["task"] == "choice_eng") & (rows["value"] == 0)
+    by_official = rows.assign(metric="official", value=rows["value"].mask(raised, official))
+    return pd.concat([rows, by_official, rows.assign(metric="corrected")], ignore_index=True)
 
 
 def predictor_rows(

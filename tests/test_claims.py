@@ -10,13 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from profile_rows import profile_rows
+from synthetic_admission import admission_rows, validation_rows
 from synthetic_costs import benchmark_rows
 from synthetic_observations import observation_rows
-from synthetic_rows import accuracy_rows, predictor_rows
+from synthetic_rows import accuracy_rows, predictor_rows, scbench_rows
 
 from kvrepro.analysis.bootstrap import DRAWS, FEW, Estimate
+from kvrepro.benchmarks import scbench
 from kvrepro.benchmarks.ruler import TASKS
-from kvrepro.claims import queries, verdicts
+from kvrepro.claims import comparisons, queries, verdicts
+from kvrepro.claims.admission import ADMISSION_QUERIES
 from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import Claim, Query, Tolerance, claims, query_functions
 from kvrepro.claims.queries import QUERIES, Evidence, NoRows, ask
@@ -27,7 +30,7 @@ from kvrepro.profiling.settings import load as load_profile
 from kvrepro.results import write_rows
 
 METHODS = {"gatesight": 0.75, "snapkv": 0.5, "random": 0.25}
-ALL = (*queries.NINE, 1.0)
+ALL = (*comparisons.NINE, 1.0)
 COMMANDS = {"quick": "make reproduce TIER=quick", "lab": "make lab", "paper": "make paper"}
 AT_01 = {"kept": 0.1, "benchmark": "ruler"}
 TWICE = {"factor": 2, "metric": "spearman"}
@@ -40,6 +43,16 @@ def evidence():
     predictors = predictor_rows(corpora=("kjv", "maths", "stdlib"))
     rows = pd.concat([accuracy, predictors, observation_rows()], ignore_index=True)
     return Evidence("lab-hybrid", rows)
+
+
+@pytest.fixture(scope="module")
+def whole(evidence):
+    """Rows of both benchmarks under the paper's five methods."""
+    methods = {"gatesight": 0.8, "snapkv": 0.5, "triattention": 0.6, "keydiff": 0.4, "kvzip": 0.7}
+    options = {"items": 10, "kept": ALL, "n_tokens": 4000}
+    others = evidence.rows[evidence.rows["experiment"] != "ruler"]
+    made = [accuracy_rows(methods, tasks=TASKS, **options), scbench_rows(methods, 1.0, scbench.TASKS, **options)]
+    return Evidence("lab-hybrid", pd.concat([others, *made], ignore_index=True))
 
 
 def estimate(value, low=None, high=None, units=100) -> Estimate:
@@ -154,6 +167,104 @@ def test_what_the_rows_cannot_answer(evidence, function, parameters):
         ask(evidence, function, parameters)
 
 
+SB = {"a": "gatesight", "b": "kvzip", "benchmark": "scbench"}
+SEVEN = [t for t in scbench.TASKS if t not in ("kv", "prefix_suffix", "repoqa", "repoqa_and_kv", "vt")]
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters", "expected"),
+    [
+        ("extreme_lead", SB | {"which": "largest"}, 10),
+        ("extreme_lead", SB | {"which": "smallest"}, 0),
+        ("extreme_lead", SB | {"a": "kvzip", "b": "gatesight", "which": "farthest", "tasks": "kv"}, -10),
+        ("extreme_lead", SB | {"a": "kvzip", "b": "gatesight", "which": "farthest", "size": True}, 10),
+        ("extreme_lead", SB | {"which": "largest", "kept": [0.9, 1.0]}, 0),
+        ("lead_over_best", SB | {"others": ["snapkv", "triattention"], "kept": 0.1}, 20),
+        ("lead_between_tasks", SB | {"kept": 0.1, "tasks": ["kv", "repoqa"]}, 0),
+        ("budgets_won_by_either", SB, 0),
+        ("tasks_lost_everywhere", SB, 0),
+        ("tasks_won", SB | {"kept": 0.1}, 12),
+        ("tasks_won_on_all", {"a": "gatesight", "b": "kvzip", "kept": 0.1}, 25),
+        ("tasks_won_on_all", {"a": "kvzip", "b": "gatesight", "kept": 0.1}, 0),
+        ("accuracy_retained", {"method": "kvzip", "kept": 0.1, "benchmark": "scbench", "tasks": SEVEN}, 70),
+        ("scorer_shift", {"tasks": "qa_chn"}, 0),
+        ("scorer_shift", {"tasks": "choice_eng", "unpruned": True}, 0),
+        ("scorer_mean_shift", {"which": "largest"}, 60 / 12),  # keydiff's six of ten wrong answers, of twelve tasks
+        ("scorer_order_changes", {"methods": ["gatesight", "snapkv", "keydiff"]}, 0),
+        ("identity_rate", {"benchmark": "scbench"}, 1),
+    ],
+    ids=str,
+)
+def test_queries_about_scbench(whole, function, parameters, expected):
+    parameters = {k: v for k, v in parameters.items() if k != "b" or "others" not in parameters}
+    found = ask(whole, function, parameters)
+    assert found.value == pytest.approx(expected, abs=1e-9) and found.draws.shape == (DRAWS,)
+    assert found.low <= found.value + 1e-9 and found.high >= found.value - 1e-9
+
+
+def changed(evidence, where, **values) -> Evidence:
+    rows = evidence.rows.copy()
+    for column, value in values.items():
+        rows.loc[where(rows), column] = value
+    return Evidence(evidence.model, rows)
+
+
+def test_who_leads_where(whole):
+    """KVzip is made to lead on kv at every kept fraction and on all tasks at 0.4."""
+
+    def to(method, value, *conditions):
+        def where(rows):
+            return (rows["experiment"] == "scbench") & (rows["method"] == method) & conditions[0](rows)
+
+        return lambda evidence: changed(evidence, where, value=value)
+
+    kv = to("gatesight", 0.0, lambda rows: (rows["task"] == "kv") & (rows["budget"] < 1))
+    at_04 = to("gatesight", 0.0, lambda rows: rows["budget"] == 0.4)
+    best = to("kvzip", 1.0, lambda rows: rows["task"] == "kv")
+    made = best(at_04(kv(whole)))
+    assert ask(made, "tasks_lost_everywhere", SB).value == 1
+    assert ask(made, "tasks_won", SB | {"kept": 0.1}).value == 11
+    assert ask(made, "budgets_won_by_either", SB).value >= 1
+    largest = ask(made, "extreme_lead", SB | {"a": "kvzip", "b": "gatesight", "which": "largest", "tasks": "kv"})
+    assert largest.value == 100
+    between = SB | {"a": "kvzip", "b": "gatesight", "kept": 0.1, "tasks": ["kv"]}
+    assert ask(made, "lead_between_tasks", between).value == pytest.approx(110)
+    assert ask(made, "accuracy_difference", SB | {"kept": 0.4, "tasks": "mf"}).value < 0
+
+
+def test_tasks_that_the_unpruned_model_cannot_answer_decide_no_claim(whole):
+    lost = changed(whole, lambda rows: (rows["experiment"] == "scbench") & (rows["task"] == "mf"), value=0.0)
+    for function, parameters in (
+        ("tasks_won", SB | {"kept": 0.1}),
+        ("tasks_won_on_all", {"a": "gatesight", "b": "kvzip", "kept": 0.1}),
+        ("accuracy_difference", SB | {"kept": 0.1, "tasks": SEVEN}),
+        ("extreme_lead", SB | {"which": "farthest", "tasks": "mf"}),
+    ):
+        with pytest.raises(NoRows, match="answers of the unpruned model to mf"):
+            ask(lost, function, parameters)
+    ask(lost, "accuracy_difference", SB | {"kept": 0.1})  # the mean over all tasks is what it is
+    ask(lost, "accuracy_difference", SB | {"kept": 0.1, "tasks": "kv"})
+    with pytest.raises(NoRows, match="choice_eng"):
+        of = changed(whole, lambda rows: rows["task"] == "choice_eng", value=0.0)
+        ask(of, "scorer_shift", {"tasks": "choice_eng"})
+
+
+def test_rows_of_few_tasks_or_without_scorers_answer_nothing_about_all(whole):
+    few = without(whole, lambda rows: (rows["experiment"] == "scbench") & (rows["task"] != "kv"))
+    plain = without(whole, lambda rows: rows["metric"] == "official")
+    for function, parameters in (
+        ("accuracy_value", {"method": "gatesight", "kept": 0.1, "benchmark": "scbench"}),
+        ("scorer_mean_shift", {"which": "largest"}),
+        ("scorer_order_changes", {"methods": ["gatesight", "kvzip"]}),
+    ):
+        with pytest.raises(NoRows):
+            ask(few, function, parameters)
+    with pytest.raises(NoRows, match="official scorer"):
+        ask(plain, "scorer_shift", {"tasks": "kv"})
+    with pytest.raises(NoRows, match="quest"):
+        ask(whole, "scorer_order_changes", {"methods": ["gatesight", "quest"]})
+
+
 def without(evidence, drop) -> Evidence:
     return Evidence(evidence.model, evidence.rows[~drop(evidence.rows)])
 
@@ -228,18 +339,21 @@ def test_the_median_correlation_has_an_interval_over_documents(evidence):
     assert ask(few, "median_correlation", {}).units < FEW
 
 
-def test_every_claim_with_a_query_can_be_asked(evidence):
+def test_every_claim_with_a_query_can_be_asked(whole):
     answered, known = set(), query_functions()
     profile = profile_rows(load_profile("h200"))
     profiled = {model: Evidence(model, profile[profile["model"] == model]) for model in profile["model"].unique()}
+    admitted = pd.concat([admission_rows("helmet"), admission_rows("ruler"), validation_rows()], ignore_index=True)
     scored = scoring.tidy(benchmark_rows(scoring.load()), "h200")
     for entry in claims():
         if entry.query is None:
             continue
         assert entry.query.function in known
-        about = evidence
+        about = whole
         if entry.query.function in {query.__name__ for query in LATENCY_QUERIES}:
             about = profiled[entry.models[0] if entry.models else "Llama-3.1-8B-Instruct"]
+        elif entry.query.function in {query.__name__ for query in ADMISSION_QUERIES}:
+            about = Evidence("lab-dense", admitted)
         if entry.query.function in {query.__name__ for query in SCORING_QUERIES}:
             about = Evidence(entry.models[0], scored[scored["model"] == entry.models[0]])
         for parameters in queries.calls(about, entry.query).values():
@@ -248,9 +362,10 @@ def test_every_claim_with_a_query_can_be_asked(evidence):
             except NoRows:
                 continue
             answered.add(entry.id)
+            break
     asked = {entry.id for entry in claims() if entry.query is not None}
     assert len(asked) >= 40
-    assert asked - answered == {"gs-f4b-ruler-over-keydiff"}  # the one method that the rows do not have
+    assert asked == answered
 
 
 # Verdicts

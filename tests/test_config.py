@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 
 from kvrepro import config, identity, remembered
 from kvrepro.benchmarks.registry import benchmark
+from kvrepro.benchmarks.scbench import TASKS
 from kvrepro.errors import InputError
 from kvrepro.evaluate import arms
 
@@ -49,6 +52,15 @@ def test_lab_is_the_grid_of_the_paper():
     settings = config.load({"tier": "lab"})
     assert settings["benchmarks"]["ruler"]["items"] == 100 and settings["benchmarks"]["ruler"]["length"] == 4096
     assert settings["experiments"]["gatesight"]["kept"] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    scbench = settings["benchmarks"]["scbench"]
+    assert tuple(scbench["tasks"]) == TASKS and scbench["items"] == 50 and scbench["length"] == 4096
+    assert scbench["sources"] and "turns" not in scbench
+
+
+def test_paper_asks_every_question_of_the_published_contexts_at_the_published_lengths():
+    settings = config.load({"tier": "paper"})["benchmarks"]["scbench"]
+    assert tuple(settings["tasks"]) == TASKS and settings["data"] and settings["length"] == 262144
+    assert not {"turns", "most_new_tokens", "sources"} & set(settings)
 
 
 def test_a_tier_changes_only_what_it_names():
@@ -56,6 +68,11 @@ def test_a_tier_changes_only_what_it_names():
     assert quick["estimators"] == base["estimators"]
     assert quick["labels"]["corpora"] == base["labels"]["corpora"]
     assert quick["labels"]["documents"] != base["labels"]["documents"]
+
+
+def gates(options: dict) -> dict:
+    method = {"admission": {"method": "write_gate", **options}, "over": None}
+    return {"experiments": {"wg_kv": {"methods": {"wg_kv": method}}}}
 
 
 def test_overrides_are_laid_over_the_tier_and_null_removes():
@@ -105,14 +122,45 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
             ["900 sinks", "local_attention.sinks"],
         ),
         (methods(it={"selection": {"method": "quest", "budget": 8}}), ["no room for a page", "quest.local"]),
+        (gates({"trade_off": 0.5}), ["wg_kv.admission.trade_off", "lambda 0.5", "lab-dense", "0.16, 0.64"]),
+        (gates({}), ["wg_kv.admission.trade_off", "lambda None", "name one of"]),
+        (gates({"trade_off": 0.16, "threshold": 2}), ["threshold is 2"]),
+        ({"write_gates": {"recipe": {"lambdas": [0.16]}}}, ["lambda 0.64", "name one of 0.16"]),
         ({"labels": {"corpora": ["kjv", "stdlb"]}}, ["labels.corpora", "did you mean 'stdlib'"]),
         ({"labels": {"corpora": ["kjv"]}}, ["labels.corpora", "at least 2"]),
         ({"labels": {"corpora": ["kjv", "kjv"]}}, ["labels.corpora", "twice"]),
         ({"labels": {"tokens": [300, 200]}}, ["labels.tokens", "300 to 200"]),
+        (methods(it={"eviction": {"method": "snapkv", "window": "3"}}), ["it.eviction.window: '3'", "type int"]),
+        (methods(it={"eviction": {"method": "snapkv", "window": True}}), ["window: True", "type int"]),
+        (methods(it={"eviction": {"method": "snapkv", "window": 5000}}), ["it: a window of 5000 tokens covers all"]),
+        (methods(it={"eviction": {"method": "gatesight", "estimators": "a"}}), ["option 'estimators' is unknown"]),
+        (methods(it={"admission": {"method": "local_attention", "sinks": -1}}), ["-1 sinks"]),
+        (methods(gatesight=None, snapkv=None, keydiff=None, random=None), ["gatesight.methods", "at least 1 entry"]),
+        (
+            {"experiments": {"wg_kv": {"methods": {"it": {"eviction": "gatesight"}}}}},
+            ["wg_kv.methods.it", "'lab-dense' has none"],
+        ),
+        (
+            {"experiments": {"wg_kv": {"methods": {"it": {"eviction": "random", "allocation": "gate_proportional"}}}}},
+            ["wg_kv.methods.it", "output gates", "'lab-dense' has none"],
+        ),
+        (methods(it={"admission": "write_gate"}), ["methods.it", "write_gates/lab-hybrid.yaml is missing"]),
+        (ruler(length=10**6), ["benchmarks.ruler.length: 1000000 exceeds", "lab-hybrid"]),
+        ({"benchmarks": {"ruler": None}}, ["benchmarks", "'ruler' is missing"]),
+        (
+            {"observations": {"sets": [{"tokens": n, "documents": 5} for n in (2048, 2100)]}},
+            ["observations.sets", "called 2K"],
+        ),
+        ({"labels": {"corpora": ["kjv", {"name": "a", "folder": 3}]}}, ["corpora[1].folder", "type string"]),
+        ({"labels": {"corpora": ["kjv", {"folder": "a"}]}}, ["corpora[1]", "'name' is missing"]),
+        ({"labels": {"corpora": ["kjv", {"name": "a", "folder": "a", "exclude": "R"}]}}, ["exclude", "type array"]),
         (methods(full={"eviction": "full"}), ["methods.full", "unpruned model"]),
         (methods(dense={"admission": "local_attention"}), ["methods.dense", "unpruned model"]),
         ({"benchmarks": {"scbench": SCBENCH | {"tasks": ["kvv"]}}}, ["SCBench task", "did you mean 'kv'"]),
-        ({"benchmarks": {"scbench": SCBENCH | {"sources": {}}}}, ["benchmarks.scbench", "give data or sources"]),
+        (
+            {"benchmarks": {"scbench": SCBENCH | {"sources": {"prose": None}}}},
+            ["benchmarks.scbench", "give data or sources"],
+        ),
         ({"device": "gpu"}, ["device", "cuda"]),
         ({"estimators": {"learning_rate": 0}}, ["estimators.learning_rate", "above 0"]),
     ],
@@ -142,6 +190,22 @@ def test_a_tier_file_that_is_not_yaml(tmp_path, monkeypatch):
         config.load({"tier": "bad"})
 
 
+def test_a_key_that_a_file_gives_twice(tmp_path, monkeypatch):
+    (tmp_path / "twice.yaml").write_text("inherits: quick\nseed: 1\nseed: 2\n")
+    monkeypatch.setattr(config, "TIERS", tmp_path)
+    with pytest.raises(InputError, match=r"twice\.yaml is not YAML \(seed is given twice"):
+        config.load({"tier": "twice"})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("models: [1", "is not YAML"), ("", "key models is missing"), ("- a", "holds no mapping")]
+)
+def test_a_registry_that_cannot_be_read(tmp_path, text, told):
+    (tmp_path / "models.yaml").write_text(text)
+    with pytest.raises(InputError, match=told):
+        config.registry.entries(tmp_path / "models.yaml")
+
+
 def test_a_registry_entry_without_a_place(tmp_path, monkeypatch):
     registry = tmp_path / "models.yaml"
     registry.write_text("models: {lab-hybrid: {dtype: float32}}")
@@ -150,8 +214,6 @@ def test_a_registry_entry_without_a_place(tmp_path, monkeypatch):
 
 
 def test_ready_names_what_this_machine_lacks(monkeypatch, tmp_path):
-    import torch
-
     settings = config.load(
         {
             "tier": "lab",
@@ -173,6 +235,33 @@ def test_ready_wants_the_weights(monkeypatch, tmp_path):
     registry.write_text(yaml.safe_dump({"models": {n: {"path": str(tmp_path)} for n in ("lab-hybrid", "lab-dense")}}))
     monkeypatch.setattr(config.registry.entries, "__defaults__", (registry,))
     with pytest.raises(InputError, match="holds no weights"):
+        config.ready(settings)
+    save_file({"a": torch.zeros(8)}, tmp_path / "one.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "one.safetensors", "b": "two"}}')
+    with pytest.raises(InputError, match="lacks the weights two; restore it"):
+        config.ready(settings)
+    (tmp_path / "model.safetensors.index.json").write_text("{")
+    with pytest.raises(InputError, match=r"index\.json is corrupt"):
+        config.ready(settings)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    config.ready(settings)
+    whole = (tmp_path / "one.safetensors").read_bytes()
+    for broken in (whole[:-8], b"", whole[:3], whole[:8] + b"]" + whole[9:], b"\xff" * 8 + whole[8:]):
+        (tmp_path / "one.safetensors").write_bytes(broken)
+        with pytest.raises(InputError, match=r"truncated or corrupt weights in one\.safetensors"):
+            config.ready(settings)
+
+
+def test_ready_reads_the_claims(monkeypatch, tmp_path):
+    (tmp_path / "gatesight.yaml").write_text("paper: gatesight\n")
+    monkeypatch.setattr(config.ledger.claims, "__defaults__", (tmp_path, config.ledger.SCHEMA))
+    with pytest.raises(InputError, match=r"gatesight\.yaml: 'tolerances' is a required property"):
+        config.ready(config.load({"tier": "quick"}))
+
+
+def test_ready_wants_the_folders_of_corpora():
+    settings = config.load({"tier": "quick", "labels": {"corpora": ["kjv", {"name": "mine", "folder": "nowhere"}]}})
+    with pytest.raises(InputError, match="'mine': the folder nowhere does not exist"):
         config.ready(settings)
 
 
@@ -218,11 +307,22 @@ def test_texts_count_by_content_whether_file_or_folder(tmp_path, monkeypatch):
     assert mark() == "missing"
 
 
+def test_a_corpus_of_a_folder_counts_by_content(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    entry = {"name": "mine", "folder": "texts"}
+    found = {identity.corpus(entry)}
+    (tmp_path / "texts").mkdir()
+    for text in ("one", "another"):
+        (tmp_path / "texts/a.jsonl").write_text(f'{{"text": "{text}"}}\n')
+        found.add(identity.corpus(entry))
+    assert len(found) == 3 and identity.corpus(entry) in found
+
+
 def test_a_second_benchmark_takes_part_by_its_name():
     experiments = {"gatesight": {"benchmarks": ["ruler", "scbench"]}}
     settings = config.load({"tier": "quick", "benchmarks": {"scbench": SCBENCH}, "experiments": experiments})
     assert settings["experiments"]["gatesight"]["benchmarks"] == ["ruler", "scbench"]
-    assert "'scbench'" in sentence(experiments=experiments)
+    assert "'scbench'" in sentence(benchmarks={"scbench": None})
 
 
 def test_methods_are_described_by_their_files_and_what_they_need(tmp_path, monkeypatch):

@@ -230,7 +230,7 @@ def test_gatesight_scores_a_prefill(tiny_hybrid, tiny_dense, tokens, tmp_path):
         d.utility, d.layer_gates = torch.rand(2, 2, 30), torch.tensor([0.2, 0.6])
     found = train([corpus(tmp_path, "c", docs, lm)], g, QUICK)
     found.save(tmp_path / "tiny.safetensors")
-    method = eviction.build("gatesight", {"estimators": str(tmp_path / "tiny.safetensors")})
+    method = eviction.build("gatesight", artifact_paths={"estimators": str(tmp_path / "tiny.safetensors")})
     method.prepare(lm)
     scores = method.score(parent)
     assert isinstance(method, GateSight) and method.allocation == "gate_proportional"

@@ -5,21 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic_admission import admission_rows, validation_rows
 from synthetic_observations import observation_rows
-from synthetic_rows import KEPT, TASKS, accuracy_rows, predictor_rows
+from synthetic_rows import KEPT, TASKS, accuracy_rows, predictor_rows, scbench_rows
 
 from kvrepro.analysis import bootstrap, summary
-from kvrepro.analysis.accuracy import accuracy
+from kvrepro.analysis.accuracy import accuracy, unanswered
 from kvrepro.errors import InputError
 from kvrepro.figures import style
 from kvrepro.figures.accuracy import figure_4b, figure_11
 from kvrepro.figures.predictors import figure_5, figure_8
 from kvrepro.products import FIGURES, TABLES
-from kvrepro.tables.accuracy import ruler, ruler_tasks
+from kvrepro.tables.accuracy import mean_accuracy, task_accuracy
 from kvrepro.tables.markdown import interval
 from kvrepro.tables.predictors import table_1, table_5
 
 METHODS = {"gatesight": 0.75, "random": 0.25}
+ITEM = ["task", "item", "method", "budget"]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,17 @@ def known(rows, predictors):
     """The rows of every kind that products read."""
     observed = observation_rows()
     both = pd.concat([predictors, observed], ignore_index=True)
-    return {"accuracy": rows, "predictors": predictors, "observations": both, "gates": observed}
+    scbench = scbench_rows(METHODS)
+    accurate = pd.concat([rows, admission_rows(model="lab-hybrid")]).drop_duplicates(ITEM)
+    return {
+        "accuracy": pd.concat([accurate, scbench], ignore_index=True),
+        "ruler": accurate,
+        "scbench": scbench,
+        "predictors": predictors,
+        "observations": both,
+        "gates": observed,
+        "write_gates": validation_rows(),
+    }
 
 
 # Bootstrap
@@ -89,7 +101,7 @@ def test_rows_that_failed_a_check_are_counted_and_not_averaged(rows):
     result = accuracy(marked)
     assert result.failed == wrong.sum() > 0
     assert result["gatesight", 0.1].value == 100
-    text = ruler(marked)[1]
+    text = mean_accuracy(marked)[1]
     assert f"{wrong.sum()} of {len(rows)} rows failed a check; all {result.excluded} rows of their items" in text
 
 
@@ -110,6 +122,29 @@ def test_an_item_needs_all_its_questions(rows):
     assert accuracy(two).items == 11
 
 
+def test_questions_weigh_the_same_and_so_do_the_sub_tasks_of_a_mixed_task():
+    rows = accuracy_rows({}, tasks=("kv",), items=12, kept=(1.0,)).query("method == 'dense'")
+    right = rows.assign(value=1.0)
+    uneven = [right.assign(question=n)[right["item"] < 6] for n in (1, 2)]  # half of the contexts ask three questions
+    first = rows.assign(value=(rows["item"] < 6).astype(float))
+    assert accuracy(pd.concat([first, *uneven]))["dense", 1.0].value == pytest.approx(100 * 18 / 24)
+    mixed = [first.assign(subtask="one"), *(part.assign(subtask="other", value=0.0) for part in uneven)]
+    found = accuracy(pd.concat(mixed))["dense", 1.0]
+    assert found.value == pytest.approx(25)  # a half in one part, nothing in the other; by question it were 6 of 24
+    assert found.low < 25 < found.high <= 50
+    whole = [part.assign(value=1.0) for part in mixed]
+    assert accuracy(pd.concat(whole))["dense", 1.0].low == pytest.approx(100)  # sizes alone make no interval
+    few = accuracy(pd.concat([part[part["item"].isin([0, 1, 7])] for part in mixed])[lambda x: x["item"] < 9])
+    assert few["dense", 1.0].value == pytest.approx((2 / 3 + 0) / 2 * 100)
+
+
+def test_tasks_of_one_name_on_two_benchmarks_are_not_mixed(rows, known):
+    with pytest.raises(InputError, match=r"several benchmarks \(ruler, scbench\)"):
+        accuracy(known["accuracy"], ["vt"])
+    frame, text = TABLES["table_3"].make(known["accuracy"].replace({"method": {"random": "kvzip"}}))
+    assert set(frame["benchmark"]) == {"ruler", "scbench"} and "SCBench stand-ins" in text and "RULER" in text
+
+
 def test_a_task_whose_rows_all_failed_is_never_dropped_from_the_mean(rows):
     with pytest.raises(InputError, match="all accuracy rows of task vt failed a check"):
         accuracy(rows.assign(ok=rows["task"] != "vt"))
@@ -118,7 +153,7 @@ def test_a_task_whose_rows_all_failed_is_never_dropped_from_the_mean(rows):
     assert np.isnan(result["gatesight", 0.1].value) and result["random", 0.1].value == pytest.approx(25)
     assert np.isnan(result["gatesight", 0.1].low) and result.gaps == ("gatesight at 0.1 in vt",)
     assert result.excluded == result.failed == 12
-    assert "Without a valid row: gatesight at 0.1 in vt." in ruler(half)[1]
+    assert "Without a valid row: gatesight at 0.1 in vt." in mean_accuracy(half)[1]
     figure_4b(half), figure_11(half)
 
 
@@ -167,7 +202,7 @@ def test_a_method_nobody_listed_gets_its_own_line_and_always_the_same_look(rows)
 
 def test_listed_looks_differ_in_color_and_marker():
     for known in (style.METHODS, style.PREDICTORS):
-        gatesight = {n: v for n, v in known.items() if n not in ("write_gate", "duo_attention")}  # of another paper
+        gatesight = {n: v for n, v in known.items() if n not in ("wg_kv", "duo_attention")}  # of another paper
         looks = [(look.color, look.marker) for look in gatesight.values()]
         assert len(set(looks)) == len(looks)
         assert not {look.color for look in known.values()} & set(style.SPARE_COLORS)
@@ -210,18 +245,43 @@ def test_without_rows_there_is_one_sentence(name, known):
         product.make(known[product.reads][:0])
 
 
+def test_figures_of_scbench_are_those_of_ruler_on_other_rows(known):
+    figure = FIGURES["figure_4a"].make(known["scbench"], lab=True)
+    assert "SCBench stand-ins" in figure.axes[0].get_title() and "RULER" not in figure.axes[0].get_title()
+    found, ruler = lines(figure.axes[0]), lines(figure_4b(known["ruler"]).axes[0])
+    assert found["GateSight"].get_ydata() == pytest.approx(ruler["GateSight"].get_ydata())
+    assert found["GateSight"].get_color() == ruler["GateSight"].get_color()
+    titles = [axes.get_title() for axes in FIGURES["figure_9"].make(known["scbench"]).axes]
+    assert titles[:4] == ["kv", "vt", "choice_eng", "repoqa_and_kv"]
+
+
+def test_what_the_unpruned_model_cannot_answer_is_said(known):
+    rows = known["scbench"].copy()
+    rows.loc[rows["task"].isin(["vt", "choice_eng"]) & (rows["item"] > 0), "value"] = 0  # one item of twelve is right
+    assert unanswered(rows) == ("vt", "choice_eng") and unanswered(known["scbench"]) == ()
+    said = "Unpruned, the model scores below 10 % on vt, choice_eng: no method has much to lose there."
+    for text in (
+        mean_accuracy(rows)[1],
+        FIGURES["figure_9"].make(rows).texts[-1].get_text().replace("\n", " "),
+        TABLES["scbench_scorers"].make(rows)[1],
+    ):
+        assert said in text
+    assert task_accuracy(rows)[1].count("Unpruned, the model scores") == 2
+    assert "Unpruned" not in mean_accuracy(known["ruler"])[1]
+
+
 # Tables
 
 
 def test_ruler_table_lists_unpruned_model_first_and_marks_the_best(rows):
-    frame, text = ruler(rows, lab=True)
+    frame, text = mean_accuracy(rows, lab=True)
     assert list(frame["method"].unique()) == ["dense", "gatesight", "random"]
     assert "**75.0** [" in text and "lab-hybrid (lab model)" in text and "| no prune |" in text
     assert set(frame.columns) >= {"method", "budget", "accuracy", "low", "high", "tasks", "items", "excluded"}
 
 
 def test_ruler_tasks_table_has_every_task(rows):
-    frame, text = ruler_tasks(rows)
+    frame, text = task_accuracy(rows)
     assert list(frame["task"].unique()) == list(TASKS)
     assert all(f"## {task}" in text for task in TASKS)
 

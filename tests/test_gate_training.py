@@ -164,12 +164,13 @@ def test_a_sweep_trains_writes_and_resumes(tiny_dense, recipe, tmp_path):
         curve = pd.read_csv(folder / "loss.csv")
         assert gates.window == 8 and gates.trade_off == float(name) and curve["step"].iloc[-1] == 30
         rows = pd.read_parquet(folder / "validation.parquet")
-        assert len(rows) == 2 * 2 * 2 and rows["budget"].between(0, 1).all()
+        assert len(rows) == 2 * 2 * 2 * 2 and rows["budget"].between(0, 1).all()
+        assert set(rows["metric"]) == {"distillation_loss", "decided_gates"}
         assert f"λ = {name}" in (folder / "README.md").read_text()
     both = tmp_path / "whole" / "gates.safetensors"
     again = load_gates(both, tiny_dense, 3.0).layers.state_dict()
     assert all(torch.equal(x, again[name]) for name, x in gates.layers.state_dict().items())
-    assert len(pd.read_parquet(tmp_path / "whole" / "validation.parquet")) == 2 * 8
+    assert len(pd.read_parquet(tmp_path / "whole" / "validation.parquet")) == 2 * 16
     with pytest.raises(InputError, match=r"several lambdas; choose one of 0, 3\."):
         load_gates(both, tiny_dense)
     with pytest.raises(InputError, match=r"no gates of lambda 0\.5; choose one of 0, 3"):
@@ -225,6 +226,19 @@ def test_held_out_loss_falls_to_zero_when_all_is_admitted(tiny_dense, recipe):
     rows = validation.held_out(r, tiny_dense.tokenizer, False)
     for m in validation.measure(tiny_dense, untrained(tiny_dense, r), r, rows):
         assert m["cache"] == 1.0 and m["loss"] < 1e-8
+
+
+def test_gates_have_decided_when_they_are_close_to_zero_or_one(tiny_dense, recipe):
+    r = recipe(thresholds=[0.1], validation=1)
+    rows, gates = validation.held_out(r, tiny_dense.tokenizer, False), untrained(tiny_dense, r)
+    found = []
+    for bias in (-9.0, 0.0, 9.0):  # of the logit, which swamps the rest
+        with torch.no_grad():
+            for layer in gates.layers:
+                layer.w2.zero_()
+                layer.b2.fill_(bias)
+        found.append({m["decided"] for m in validation.measure(tiny_dense, gates, r, rows)})
+    assert found == [{1.0}, {0.0}, {1.0}]
 
 
 @pytest.mark.parametrize(

@@ -395,6 +395,8 @@ def test_evaluation_and_model_card(tmp_path, data, capsys):
     assert "complete: part 2, step 2" in capsys.readouterr().out
     accuracy = {"ruler_1024": {"vt": 12.5}, "items_per_task": 9}
     quick, official = model_card(config, folders, 1), model_card(config, folders, 1, accuracy)
+    with pytest.raises(InputError, match=r"seed 7 is in none of the folders, which hold \[0, 1\]"):
+        model_card(config, folders, 7)
     assert "accuracy/tiny/accuracy.json" in quick and "accuracy/tiny/accuracy.json" not in official
     assert "1,024 tokens, 9 items a task." in official and "| vt | 12.5 |" in official
     for card in (quick, official):

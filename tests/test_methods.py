@@ -16,6 +16,8 @@ from kvrepro.evaluate.arms import Arm
 from kvrepro.evaluate.protocol import evaluate
 from kvrepro.labels.query_statistics import calibrate
 from kvrepro.methods import admission, eviction, selection
+from kvrepro.methods.discovery import Family
+from kvrepro.methods.eviction.base import Eviction
 from kvrepro.methods.selection.base import Held
 from kvrepro.models.capture import prefill
 from kvrepro.training.estimators import initial
@@ -251,6 +253,49 @@ def test_every_method_is_found_in_its_family():
     assert "local_attention" in admission.names() and "quest" in selection.names() and "snapkv" in eviction.names()
     with pytest.raises(InputError, match="selection method 'qest' is unknown; did you mean 'quest'"):
         selection.build("qest", {"budget": 300})
+
+
+def test_a_method_without_its_verb_is_told_when_the_config_is_read():
+    class Silent(Eviction):
+        name = "silent"
+
+    try:
+        with pytest.raises(InputError, match=r"here: .*Silent.*score.*define every abstract method"):
+            eviction.build("silent", where="here")
+    finally:
+        del Silent.name
+
+
+def test_two_files_that_define_one_name(tmp_path, monkeypatch):
+    (tmp_path / "toys").mkdir()
+    (tmp_path / "toys/base.py").write_text("class Toy:\n    pass\n")
+    for file in ("__init__", "first", "second"):
+        made = "" if file == "__init__" else "from toys.base import Toy\n\n\nclass Mine(Toy):\n    name = 'mine'\n"
+        (tmp_path / f"toys/{file}.py").write_text(made)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"toys method 'mine' is defined in toys\.first and toys\.second; rename one"):
+        Family("toys", "Toy").methods()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda scores: scores[:-1],
+        lambda scores: [score[:, :-1] for score in scores],
+        lambda scores: [score[:1] for score in scores],
+        lambda scores: [score[..., None] for score in scores],
+        lambda scores: [score.numpy() for score in scores],
+        lambda scores: None,
+    ],
+    ids=["layers", "tokens", "heads", "dimensions", "arrays", "nothing"],
+)
+def test_scores_of_another_shape_are_told_in_one_sentence(parent, wrong):
+    class Wrong(Eviction):
+        def score(self, prefill):
+            return wrong(eviction.build("random").score(prefill))
+
+    with pytest.raises(InputError, match=r"Wrong\.score: give a list of \d tensors, .* of shape \[\d+, \d+\]"):
+        Wrong().checked_score(parent)
 
 
 @pytest.mark.parametrize("name", ["snapkv", "keydiff", "triattention"])

@@ -109,6 +109,18 @@ def test_a_machine_without_a_gpu_is_told_so(h200, capsys):
     assert "needs a CUDA GPU" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("shard", ["x", "2", "2/2", "0/0", "-1/2"])
+def test_a_shard_that_is_none_of_them(shard, capsys):
+    with pytest.raises(SystemExit):
+        run.main(["--profile", "tiny", "--plan", f"--shard={shard}"])
+    assert f"argument --shard: '{shard}' is no I/N" in capsys.readouterr().err
+
+
+def test_a_pattern_that_no_job_matches():
+    with pytest.raises(InputError, match="no job of profile 'tiny' matches"):
+        run.main(["--profile", "tiny", "--plan", "--only", "decode"])
+
+
 def test_the_plan_needs_no_gpu(capsys):
     run.main(["--profile", "h200", "--plan", "--only", "*/decode-409600-*"])
     assert len(capsys.readouterr().out.splitlines()) == 8

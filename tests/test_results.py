@@ -59,7 +59,7 @@ def test_no_rows_are_an_error(tmp_path, rows):
         read_rows([])
 
 
-@pytest.mark.parametrize("damage", ["truncate", "change", "empty", "sidecar"])
+@pytest.mark.parametrize("damage", ["truncate", "change", "empty", "sidecar", "list"])
 def test_damage_is_noticed(tmp_path, rows, damage):
     path = tmp_path / "rows.parquet"
     write_rows(rows, path, {})
@@ -71,7 +71,7 @@ def test_damage_is_noticed(tmp_path, rows, damage):
     elif damage == "empty":
         path.write_bytes(b"")
     else:
-        (tmp_path / "rows.parquet.json").write_text("{")
+        (tmp_path / "rows.parquet.json").write_text("{" if damage == "sidecar" else "[]")
     with pytest.raises(InputError, match=r"rows\.parquet is truncated or corrupt"):
         read_rows(path)
 

@@ -36,7 +36,7 @@ def test_fills_the_length_without_exceeding_it(task, mode):
             assert example.info["length"] == longest(example) <= tokens
             assert longest(example) > tokens - UNIT.get(task, 200)
             assert example.benchmark == "scbench_stand_in" and example.info["stand_in"] is True
-            assert {t["subtask"] for t in example.info["turns"]} == set(definition(task).subtasks)
+            assert {question.subtask for question in example.questions} == set(definition(task).subtasks)
 
 
 @pytest.mark.parametrize("task", scbench.TASKS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
 import pytest
 from scbench_tools import CODE, ROWS, make, real
 
@@ -16,13 +15,8 @@ from kvrepro.errors import InputError
 
 def judged(task, subtask, label, text, mode="multi_turn", name="", needles=(), lang="python"):
     """Scores by the official, the revised and the corrected scorer."""
-    question = Question("q", ("r",), 5)
-    info = {
-        "mode": mode,
-        "turns": [{"subtask": subtask, "label": label, "name": name}],
-        "needles": needles,
-        "lang": lang,
-    }
+    question = Question("q", ("r",), 5, subtask=subtask)
+    info = {"mode": mode, "turns": [{"label": label, "name": name}], "needles": needles, "lang": lang}
     example = Example("scbench", task, 0, 0, "", "c", (question,), info)
     return [pytest.approx(scbench.score(example, question, text, name)) for name in scbench.SCORERS]
 
@@ -145,19 +139,6 @@ def test_bad_calls():
         scbench.score(make("kv")[0], Question("other", ("x",), 3), "x")
     with pytest.raises(InputError, match="must be a number"):
         metrics.first_number("3", "3")  # where the published code raises TypeError
-
-
-def test_subtasks_weigh_the_same(tmp_path):
-    example = real(tmp_path, "summary_with_needles")[0]
-    base = {"task": example.task, "item": 0, "seed": 0, "method": "dense", "budget": 1.0, "model": "m", "ok": True}
-    given = [(0, "a c"), (1, "123"), (1, "x"), (1, "y")]
-    rows = pd.DataFrame([base | {"question": number, "prediction": text} for number, text in given])
-    scored = scbench.rescore(rows, [example])
-    assert len(scored) == 12 and set(scored["subtask"]) == {"summary", "passkey"}
-    means = scbench.task_means(scored, ["metric"]).set_index("metric")["value"]
-    assert means["revised"] == pytest.approx((0.5 + 1 / 3) / 2)  # not the mean of the four answers
-    with pytest.raises(InputError, match="not among the examples"):
-        scbench.rescore(rows.assign(item=3), [example])
 
 
 def test_every_published_row_is_scored_with_its_own_answer(tmp_path):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 from ruler_tools import tokenizer
-from scbench_tools import CHOICE, ROWS, write
+from scbench_tools import CHOICE, ROWS, real, write
+from synthetic_rows import accuracy_rows, scbench_rows
 
-from kvrepro.benchmarks import scbench
+from kvrepro.analysis.accuracy import accuracy
 from kvrepro.benchmarks.scbench.benchmark import BENCHMARK
+from kvrepro.benchmarks.scbench.score import SCORERS
 from kvrepro.errors import InputError
+from kvrepro.evaluate.protocol import evaluate
 from kvrepro.tables.scbench import scorer_tasks, sensitivity
 
 CONTEXTS = 12
@@ -28,17 +31,11 @@ def rows(tmp_path_factory):
     for example in examples:
         for (method, budget), answer in given.items():
             text = "v1" if example.task == "kv" else answer
-            row = {
-                "model": "lab-hybrid",
-                "method": method,
-                "budget": budget,
-                "task": example.task,
-                "item": example.item,
-            }
-            row |= {"seed": 0, "question": 0, "prediction": text, "ok": True}
+            row = {"experiment": "scbench", "benchmark": "scbench", "model": "lab-hybrid", "n_tokens": 100, "ok": True}
+            row |= {"method": method, "budget": budget, "task": example.task, "item": example.item, "question": 0}
             judged = BENCHMARK.score(example, example.questions[0], text)
-            answers += [row | {"metric": metric, "value": value} for metric, value in judged.items()]
-    return scbench.rescore(pd.DataFrame(answers), examples)
+            answers += [row | {"subtask": "", "metric": metric, "value": value} for metric, value in judged.items()]
+    return pd.DataFrame(answers)
 
 
 def test_the_difference_of_the_scorers(rows):
@@ -46,10 +43,16 @@ def test_the_difference_of_the_scorers(rows):
     assert len(rows) == 2 * CONTEXTS * 4 * 3
     assert list(frame["method"]) == ["dense", "a", "b"] and (frame["items"] == CONTEXTS).all()
     wrong = frame.set_index("method").loc["b"]
-    assert (wrong["official"], wrong["revised"], wrong["corrected"]) == (100, 50, 50)
+    assert [wrong[name] for name in SCORERS] == [100, 50, 50]
     assert (wrong["difference"], wrong["low"], wrong["high"]) == (50, 50, 50)
     assert (frame.set_index("method").loc[["dense", "a"], "difference"] == 0).all()
-    assert "same order at 0 of 1 kept fractions" in text and "lab" in text
+    assert "lab model" in text and text.startswith("## SCBench by the official and the revised scorer")
+
+
+def test_the_revised_scores_are_those_of_every_other_table(rows):
+    result = accuracy(rows)
+    frame = sensitivity(rows)[0].set_index(["method", "budget"])["revised"]
+    assert all(result[key].value == value for key, value in frame.items())
 
 
 def test_by_task(rows):
@@ -57,31 +60,53 @@ def test_by_task(rows):
     by_task = frame.set_index("task")
     assert by_task.loc["kv", "difference"] == 0
     assert by_task.loc["choice_eng", "difference"] == pytest.approx(25)  # one of four arms
-    assert (by_task["answers"] == 4 * CONTEXTS).all() and "| choice_eng | 100.0 | 75.0 | 75.0 | +25.0 | 48 |" in text
+    assert (by_task["items"] == CONTEXTS).all() and "| choice_eng | 100.0 | 75.0 | 75.0 | +25.0 [" in text
+
+
+def test_the_order_of_the_methods_under_both_scorers():
+    rows = scbench_rows({"a": 0.75, "b": 0.5}, official=0.0)
+    assert "same order at 2 of 2 kept fractions" in sensitivity(rows)[1]
+    flipped = (rows["metric"] == "official") & (rows["method"] == "a") & (rows["budget"] == 0.1)
+    rows.loc[flipped & (rows["task"] == "choice_eng"), "value"] = 0
+    rows.loc[(rows["metric"] == "official") & (rows["method"] == "b") & (rows["task"] == "choice_eng"), "value"] = 1
+    assert "same order at 1 of 2 kept fractions" in sensitivity(rows)[1]
+    level = scbench_rows({"a": 0.5, "b": 0.5})
+    assert "same order at 2 of 2" in sensitivity(level)[1]  # a tie is no other order
 
 
 def test_failed_rows_are_left_out_and_said(rows):
     marked = rows.assign(ok=~((rows["method"] == "b") & (rows["item"] == 0)))
     frame, text = sensitivity(marked)
-    assert frame.set_index("method").loc["b", "difference"] == 50
-    assert "6 of 288 rows failed a check" in text
-    with pytest.raises(InputError, match="passed its checks"):
+    assert frame.set_index("method").loc["b", "difference"] == 50 and (frame["items"] == CONTEXTS - 1).all()
+    assert "2 of 96 rows failed a check" in text
+    with pytest.raises(InputError, match="failed a check"):
         sensitivity(rows.assign(ok=False))
 
 
 def test_rows_of_another_kind(rows):
-    with pytest.raises(InputError, match="pass them through rescore"):
-        sensitivity(rows[rows["metric"] == "revised"])
+    with pytest.raises(InputError, match="no score of the official scorer"):
+        sensitivity(accuracy_rows({"a": 0.5}))
     with pytest.raises(InputError, match="several models"):
         sensitivity(pd.concat([rows, rows.assign(model="other")]))
 
 
+def test_rows_of_an_evaluation_carry_sub_tasks_and_every_scorer(tiny_hybrid, tmp_path):
+    example = real(tmp_path, "summary_with_needles")[0]
+    assert [question.subtask for question in example.questions] == ["summary", "passkey"]
+    base = {"paper": "gatesight", "experiment": "scbench", "tier": "test"}
+    rows = pd.DataFrame(evaluate(tiny_hybrid, [example], [], BENCHMARK.score, base))
+    assert rows["ok"].all() and set(rows["metric"]) == {"score", "official", "corrected"}
+    assert set(rows["benchmark"]) == {"scbench"} and set(rows["subtask"]) == {"summary", "passkey"}
+    assert len(sensitivity(rows)[0]) == 1
+
+
 def test_the_registry_entry():
-    settings = {"tasks": ["vt", "mf"], "items": 1, "length": 1500, "mode": "multi_request"}
+    settings = {"tasks": ["vt", "mf"], "items": 1, "length": 1500, "mode": "multi_request", "turns": 2}
     settings |= {"sources": {"prose": "lexicon", "word_count": 400}}
     BENCHMARK.check(settings)
     made = list(BENCHMARK.generate(settings, tokenizer(), 7, False, True))
     assert [[e.task for e in task] for task in made] == [["vt"], ["mf"]]
+    assert [[len(e.questions) for e in task] for task in made] == [[1], [2]]
     assert all(e.info["split"] == "eval" and e.info["mode"] == "multi_request" for task in made for e in task)
     assert min(e.info["length"] for task in made for e in task) >= BENCHMARK.shortest(settings) == 375
     assert {"stdlib", "lexicon"} <= set(BENCHMARK.reads(settings))

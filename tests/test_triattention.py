@@ -99,7 +99,7 @@ def test_statistics_of_another_model_are_refused(tiny_dense, tiny_hybrid, docume
     path = tmp_path / "statistics.safetensors"
     calibrate(tiny_dense, documents, 50).save(path, tiny_dense, 50)
     assert query_statistics.load(path, tiny_dense).mean.shape == (3, 4, 16)
-    method = eviction.build("triattention", {"query_statistics": str(path)})
+    method = eviction.build("triattention", artifact_paths={"query_statistics": str(path)})
     with pytest.raises(InputError, match="made for another model"):
         method.prepare(tiny_hybrid)
     path.write_bytes(path.read_bytes()[:-10])
@@ -109,9 +109,9 @@ def test_statistics_of_another_model_are_refused(tiny_dense, tiny_hybrid, docume
 
 def test_bad_input_is_one_sentence(tiny_dense, documents):
     with pytest.raises(InputError, match="is missing; run the workflow"):
-        eviction.build("triattention", {"query_statistics": "nowhere.safetensors"}).prepare(tiny_dense)
+        eviction.build("triattention", artifact_paths={"query_statistics": "nowhere.safetensors"}).prepare(tiny_dense)
     with pytest.raises(InputError, match="offsets must be at least 1"):
-        eviction.build("triattention", {"query_statistics": "x", "offsets": 0})
+        eviction.build("triattention", {"offsets": 0}, artifact_paths={"query_statistics": "x"})
     with pytest.raises(InputError, match="hold 180 tokens, not 200; give more text"):
         calibrate(tiny_dense, documents, 200)
     with pytest.raises(InputError, match="tokens must be at least 1"):

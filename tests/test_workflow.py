@@ -78,12 +78,16 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
             "wg_kv": {
                 "kept": [0.2, 1.0],
                 "methods": {
+                    "wg_kv": {"over": {"admission": {"trade_off": [0.08, 0.64]}}},
                     "local_attention": {"admission": {"sinks": 4}},
                     "quest": {"selection": {"method": "quest", "budget": 64, "local": 16}},
                 },
             },
         },
-        "benchmarks": {"ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]}},
+        "benchmarks": {
+            "ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]},
+            "scbench": {"items": 1, "length": 1000, "turns": 2, "most_new_tokens": 8, "tasks": ["vt", "choice_eng"]},
+        },
         "observations": {
             "windows": [2, 6],
             "sets": [{"tokens": 64, "documents": 3}],
@@ -91,6 +95,18 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
         },
         "gates": {"calibration": 1, "documents": 1, "share": 0.25, "draws": 1, "rows": 4},
         "budgets": {"tasks": ["qa_1"], "items": 1, "kept": [0.2]},
+        "write_gates": {
+            "recipe": {
+                "steps": 2,
+                "lengths": {64: 1},
+                "batch_tokens": 128,
+                "sources": [{"kind": "text", "corpora": ["kjv"]}],
+                "validation": 2,
+                "thresholds": [0.1, 0.5],
+                "lambdas": [0.08, 0.64],
+            },
+            "head_profile": {"steps": 2},
+        },
     }
     (path / "config/tiers/test.yaml").write_text(yaml.safe_dump(tier))
     (path / "config/config.yaml").write_text("tier: test\n")
@@ -158,6 +174,9 @@ def run(finished, tmp_path):
 OBSERVED = dict.fromkeys(("figure_1", "figure_2", "figure_6", "figure_7", "table_6", "table_7"), 1)
 DRAWN = {"table_1": 1, "table_5": 1, "figure_5": 1, "figure_8": 1} | OBSERVED  # from predictors
 OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
+OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
+OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
+OF_WRITE_GATES = {"wg_kv_figure_7": 1, "wg_kv_figure_11": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
     "table_3": 1,
@@ -182,17 +201,34 @@ def test_everything_is_made_once(finished):
         "results/test/prompts/lab-hybrid/ruler/qa_1.jsonl",
         "results/test/prompts/lab-dense/ruler/manifest.csv",
         "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet",
+        "results/test/accuracy/lab-hybrid/scbench/vt.parquet",
+        "results/test/tables/gatesight/scbench_scorers.md",
         "results/test/tables/gatesight/table_5.csv",
         "results/test/tables/gatesight/table_5.md",
         "results/test/tables/wg_kv/ruler.csv",
         "results/test/tables/wg_kv/ruler.csv.json",
-        *(f"figures/test/gatesight/figure_{n}.{kind}" for n in ("4b", "5", "8", "11") for kind in ("pdf", "png")),
+        "results/test/write_gates/lab-dense.parquet",
+        *(
+            f"figures/test/gatesight/figure_{n}.{kind}"
+            for n in ("4a", "4b", "5", "8", "9", "11")
+            for kind in ("pdf", "png")
+        ),
+        *(f"figures/test/wg_kv/figure_{n}.{kind}" for n in (7, 11) for kind in ("pdf", "png")),
     } <= made
 
 
 def test_a_deleted_result_is_made_again_with_what_depends_on_it(run):
     (run / "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet").unlink()
     assert planned(run) == {"benchmark_accuracy": 1} | OF_ACCURACY
+
+
+def test_a_benchmark_draws_its_own_figures_and_tables(run):
+    (run / "results/test/accuracy/lab-hybrid/scbench/vt.parquet").unlink()  # a task of RULER too, by name
+    assert planned(run) == {"benchmark_accuracy": 1} | OF_SCBENCH
+    edit(run, benchmarks={"scbench": {"turns": 1}})
+    assert planned(run) == {"scbench_prompts": 1, "benchmark_accuracy": 2} | OF_SCBENCH
+    edit(run, experiments={"gatesight": {"benchmarks": ["ruler"]}})
+    assert planned(run) == {"table_3": 1, "claims_of_tier": 1}
 
 
 def test_labels_reach_everything_but_the_dense_model(run):
@@ -204,7 +240,7 @@ def test_labels_reach_everything_but_the_dense_model(run):
             "estimators_of_model": 1,
             "held_out_predictors": 1,
             "predictor_rows": 1,
-            "benchmark_accuracy": 2,
+            "benchmark_accuracy": 4,
             "window_folds": 1,
             "observation_rows": 1,
             "budget_rows": 1,
@@ -212,6 +248,7 @@ def test_labels_reach_everything_but_the_dense_model(run):
         | DRAWN
         | OF_BUDGETS
         | OF_ACCURACY
+        | OF_SCBENCH
     )
 
 
@@ -225,21 +262,34 @@ def test_a_key_reruns_only_the_jobs_that_use_it(run):
 
 def test_kept_fractions_rerun_the_evaluation_alone(run):
     edit(run, experiments={"gatesight": {"kept": [0.5, 1.0]}, "wg_kv": {"kept": [0.5, 1.0]}})
-    assert planned(run) == {"benchmark_accuracy": 4} | OF_ACCURACY | {
+    assert planned(run) == {"benchmark_accuracy": 6} | OF_ACCURACY | OF_SCBENCH | {
         "table_ruler": 2,
         "table_ruler_tasks": 2,
         "unpruned_accuracy": 2,
+        "wg_kv_figure_7": 1,
     }
 
 
 def test_a_method_brings_what_it_needs(run):
     edit(run, experiments=methods(triattention={"eviction": "triattention"}))
-    assert planned(run) == {"query_statistics": 1, "benchmark_accuracy": 2} | OF_ACCURACY
+    assert planned(run) == {"query_statistics": 1, "benchmark_accuracy": 4} | OF_ACCURACY | OF_SCBENCH
+
+
+def test_write_gates_are_trained_where_the_tier_names_their_method(run):
+    evaluated = {"unpruned_accuracy": 1, "table_ruler": 1, "table_ruler_tasks": 1, "claims_of_tier": 1}
+    edit(run, write_gates={"recipe": {"steps": 3}})  # the rows that heads are identified on have this recipe, too
+    both = {"write_gates_of_model": 1, "head_profile_of_model": 1}
+    assert planned(run) == both | {"benchmark_accuracy": 2} | evaluated | OF_WRITE_GATES
+    path = run / "config/tiers/test.yaml"
+    tier = yaml.safe_load(path.read_text()) | {"write_gates": {"recipe": {}, "head_profile": {"steps": 2}}}
+    tier["experiments"]["wg_kv"]["methods"] |= {"wg_kv": None, "duo_attention": None}
+    path.write_text(yaml.safe_dump(tier))
+    assert planned(run) == {"benchmark_accuracy": 2} | evaluated
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
     edit(run, experiments=methods(snapkv={"eviction": {"window": 16}}))
-    assert planned(run)["benchmark_accuracy"] == 2
+    assert planned(run)["benchmark_accuracy"] == 4
 
 
 def test_dates_start_nothing_and_content_does(run):
@@ -250,11 +300,14 @@ def test_dates_start_nothing_and_content_does(run):
     content[-1] ^= 1
     shard.write_bytes(content)
     assert planned(run) == {
+        "write_gates_of_model": 1,
+        "head_profile_of_model": 1,
         "benchmark_accuracy": 2,
         "unpruned_accuracy": 1,
         "table_ruler": 1,
         "table_ruler_tasks": 1,
         "claims_of_tier": 1,
+        **OF_WRITE_GATES,
     }
 
 
@@ -265,7 +318,7 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
         shutil.copy(file, target)
     found = planned(run, "all", "reference")
     of_accuracy = {"table_3": 1, "table_ruler": 2, "table_ruler_tasks": 2, "figure_4b": 1, "figure_11": 1}
-    assert found == {"claims_of_tier": 1} | of_accuracy | DRAWN | OF_BUDGETS
+    assert found == OF_SCBENCH | of_accuracy | DRAWN | OF_BUDGETS | OF_WRITE_GATES
 
 
 @pytest.mark.parametrize(
@@ -291,7 +344,7 @@ def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
 @pytest.mark.parametrize("profile", ["default", "h200", "slurm"])
 def test_profiles_pass_a_dry_run(run, profile):
     found = planned(run, "--config", "tier=paper", "--workflow-profile", f"workflow/profiles/{profile}", "--forceall")
-    assert found["benchmark_accuracy"] == 65
+    assert found["benchmark_accuracy"] == 5 * 13 + 2 * 12
 
 
 def test_lab_models_are_trained_by_their_own_target(run):
@@ -311,12 +364,12 @@ def test_a_toy_method_takes_one_file_and_one_line(run, tmp_path, monkeypatch):
     (tmp_path / "toy.py").write_text(TOY)
     monkeypatch.setattr(eviction, "__path__", [*eviction.__path__, str(tmp_path)])  # stands for the package's folder
     edit(run, experiments=methods(toy={"eviction": "toy"}))
-    assert planned(run) == {"benchmark_accuracy": 2} | OF_ACCURACY
+    assert planned(run) == {"benchmark_accuracy": 4} | OF_ACCURACY | OF_SCBENCH
     assert snakemake(run).returncode == 0
     (tmp_path / "toy.py").write_text(TOY.replace("A toy", "Another toy"))
     assert planned(run) == {}
     (tmp_path / "toy.py").write_text(TOY.replace("= 1.0", "= 2.0"))
-    assert planned(run)["benchmark_accuracy"] == 2
+    assert planned(run)["benchmark_accuracy"] == 4
 
 
 def test_a_stale_lock_is_removed_and_a_held_one_is_not(tmp_path, monkeypatch):
@@ -351,6 +404,7 @@ def test_make_targets():
     assert "-c envs/cuda.txt -e '.[dev,gpu]'" in planned
     assert "snakemake figures tables claims reference latency_reference --workflow-profile" in planned
     assert "tier=lab" in planned
+    assert "--cores all a.png" in make("-n", "-B", "reproduce", "TIER=lab", "ARGS=a.png")  # no value of --config
 
 
 # The scripts
@@ -456,6 +510,17 @@ def test_scripts_from_prompts_to_claims(script, site):
         script("budget_rows", inputs, Named(rows=path), {"number": 1, "kept": [0.2], "rows": 4}, task=task, **hybrid)
         assert read_rows(path)["ok"].all()
 
+    recipe, dense = "config/write_gates/lab-dense.yaml", {"model": "lab-dense"}
+    gates = config["write_gates"]
+    learned = "results/test/write_gates/lab-dense.parquet"
+    made = Named(gates="write_gates", rows=learned, provenance=f"{learned}.json")
+    script("write_gates", Named(recipe=recipe), made, {"over": gates["recipe"]}, **dense)
+    found = read_rows(learned)
+    lambdas = {json.loads(options)["lambda"] for options in found["options"]}
+    assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * 2 * 2 * 2
+    params = {"over": gates["head_profile"], "rows": gates["recipe"]}
+    script("head_profile", Named(recipe=recipe), Named("head_profile"), params, **dense)
+
     experiments = config["experiments"]
     for model, paper, more in (
         ("lab-hybrid", "gatesight", {"triattention": {"eviction": "triattention"}}),
@@ -466,11 +531,23 @@ def test_scripts_from_prompts_to_claims(script, site):
         out = f"results/test/accuracy/{model}/ruler/qa_1.parquet"
         inputs = Named(model=[], prompts=f"{model}.jsonl", estimators="estimators")
         inputs.query_statistics = "query_statistics"
+        inputs.write_gates, inputs.head_profile = "write_gates", "head_profile"
         script("accuracy", inputs, Named(rows=out), params, model=model, benchmark="ruler", task="qa_1")
         found = read_rows(out)
-        assert found["ok"].all() and set(found["method"]) == {"dense", "full", *named}
+        assert found["ok"].all() and {m.split("@")[0] for m in found["method"]} == {"dense", "full", *named}
         assert set(found["paper"]) == {paper}
         assert {"wall_seconds", "weights", "params", "rule"} <= set(json.loads(Path(f"{out}.json").read_text()))
+
+    stand_ins = config["benchmarks"]["scbench"] | {"tasks": ["choice_eng"]}
+    made = {"name": "scbench", "settings": stand_ins, "seed": 42}
+    script("prompts", Named(), Named(prompts=["scbench.jsonl"], manifest="scbench.csv"), made, **hybrid)
+    turns = "results/test/accuracy/lab-hybrid/scbench/choice_eng.parquet"
+    params = {"kept": [0.2], "methods": {"keydiff": {"eviction": "keydiff"}}, "paper": "gatesight"}
+    inputs = Named(model=[], prompts="scbench.jsonl")
+    script("accuracy", inputs, Named(rows=turns), params, benchmark="scbench", task="choice_eng", **hybrid)
+    found = read_rows(turns)
+    assert found["ok"].all() and set(found["metric"]) == {"score", "official", "corrected"}
+    assert set(found["experiment"]) == {"scbench"} and set(found["benchmark"]) == {"scbench_stand_in"}
 
     accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
     script("unpruned_accuracy", Named(accuracy), Named("accuracy.json"), {"length": 1000}, **hybrid)
@@ -478,11 +555,15 @@ def test_scripts_from_prompts_to_claims(script, site):
     assert set(record) == {"ruler_1000", "mean", "items_per_task"} and record["items_per_task"] == 2
     for kind, products in (("figure", FIGURES), ("table", TABLES)):
         for name, product in products.items():
+            own = accuracy if "gatesight" in product.papers else "results/test/accuracy/lab-dense/ruler/qa_1.parquet"
             read = {
-                "accuracy": [accuracy],
+                "accuracy": [accuracy, turns],
+                "ruler": [own],
+                "scbench": [turns],
                 "predictors": [rows],
                 "observations": [rows, observed],
                 "gates": gated,
+                "write_gates": [learned],
             }[product.reads]
             outputs = Named(pdf=f"{name}.pdf", png=f"{name}.png", csv=f"{name}.csv", md=f"{name}.md")
             script(kind, Named(*read), outputs, {"name": name, "lab": True})
@@ -491,7 +572,7 @@ def test_scripts_from_prompts_to_claims(script, site):
     (site / "config/claims").exists() or shutil.copytree(ROOT / "config/claims", site / "config/claims")
     script(
         "claims",
-        Named(rows=[rows, accuracy], reference=[]),
+        Named(rows=[rows, accuracy, turns], reference=[]),
         Named(csv="claims.csv", md="claims.md"),
         {
             "models": {"test": {paper: experiment["models"] for paper, experiment in experiments.items()}},

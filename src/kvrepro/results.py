@@ -22,7 +22,7 @@ import pandera.pandas as pa
 from kvrepro.errors import InputError
 from kvrepro.files import atomic, sha256_file
 
-PACKAGES = ("torch", "transformers", "triton", "vllm", "pandas", "snakemake", "kvrepro")
+PACKAGES = ("torch", "transformers", "triton", "vllm", "kvpress", "pandas", "snakemake", "kvrepro")
 
 SCHEMA = pa.DataFrameSchema(
     {
@@ -46,6 +46,8 @@ SCHEMA = pa.DataFrameSchema(
 #: Further columns of accuracy rows: the checks of every answer (design: "Checks carried by every accuracy row").
 ANSWERS = SCHEMA.add_columns(
     {
+        "benchmark": pa.Column(str, required=False, description="as the examples name it; generated stand-ins differ"),
+        "subtask": pa.Column(str, required=False, description="part of a mixed task, empty where there is none"),
         "n_tokens": pa.Column(int, pa.Check.gt(0), description="context length"),
         "protected": pa.Column(int, pa.Check.ge(0)),
         "kept_entries": pa.Column(int, pa.Check.gt(0), description="entries held over all layers and KV heads"),
@@ -101,7 +103,7 @@ def read_rows(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
             frames.append(pd.read_parquet(path))
         except FileNotFoundError as error:
             raise InputError(f"{error.filename} is missing; run the workflow to make it.") from error
-        except (ValueError, KeyError, OSError) as error:  # pyarrow's errors are ValueErrors or OSErrors
+        except (ValueError, KeyError, TypeError, OSError) as error:  # pyarrow's errors are ValueErrors or OSErrors
             raise InputError(f"{path} is truncated or corrupt ({error}); delete it and run the workflow.") from error
     if not frames:
         raise InputError("no result files were given; check the tier's config.")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import kvrepro
 from kvrepro import identity
-from kvrepro.benchmarks.registry import benchmark
+from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
 from kvrepro.data.sources import source
 from kvrepro.products import FIGURES, TABLES
@@ -88,9 +88,20 @@ def accuracy_files(where, model, benchmark):
     return [f"results/{where}/accuracy/{model}/{benchmark}/{task}.parquet" for task in tasks_of(benchmark, where)]
 
 
+def benchmarks_of(where, paper):
+    """The benchmarks that a paper's models run in a tier."""
+    return SETTINGS[where]["experiments"].get(paper, {"benchmarks": []})["benchmarks"]
+
+
 def accuracy_rows(wildcards):
-    """Accuracy of the model of a figure or table, task by task."""
-    return accuracy_files(wildcards.where, model_of(wildcards), "ruler")
+    """Accuracy of the model of a figure or table on all its benchmarks, task by task."""
+    names = benchmarks_of(wildcards.where, wildcards.paper)
+    return [file for name in names for file in accuracy_files(wildcards.where, model_of(wildcards), name)]
+
+
+def accuracy_rows_on(name):
+    """The input function of what reads one benchmark."""
+    return lambda wildcards: accuracy_files(wildcards.where, model_of(wildcards), name)
 
 
 def predictor_rows(wildcards):
@@ -145,10 +156,20 @@ def method_identity(wildcards):
     return {name: identity.code(method["files"]) for name, method in methods.items()}
 
 
+def needed(where, paper):
+    """Names of the artefacts that the methods of a paper need in a tier."""
+    methods = described(SETTINGS[where], paper) if paper in SETTINGS[where]["experiments"] else {}
+    return sorted({field for method in methods.values() for field in method["artifacts"]})
+
+
 def artifacts(wildcards):
     """What the methods of a model need from the workflow, by the name of their field."""
-    fields = sorted({field for method in DESCRIBED[paper_of(wildcards)].values() for field in method["artifacts"]})
+    fields = needed(HERE, paper_of(wildcards))
     return {field: f"{RESULTS}/{field}/{wildcards.model}.safetensors" for field in fields}
+
+
+def write_gate_rows(wildcards):
+    return f"results/{wildcards.where}/write_gates/{model_of(wildcards)}.parquet"
 
 
 READS = {
@@ -156,15 +177,22 @@ READS = {
     "predictors": predictor_rows,
     "observations": observation_rows,
     "gates": gate_rows,
-}
+    "write_gates": write_gate_rows,
+} | {name: accuracy_rows_on(name) for name in BENCHMARKS}
 DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "analysis"])
+
+
+def made_for(product, where):
+    """The papers that a figure or table is made for in a tier: those whose experiment has its benchmark."""
+    has = {paper: benchmarks_of(where, paper) for paper in product.papers}
+    return [paper for paper in has if product.reads not in BENCHMARKS or product.reads in has[paper]]
 
 
 def table_files(where):
     return [
         f"results/{where}/tables/{paper}/{name}{suffix}.{kind}"
         for name, table in TABLES.items()
-        for paper in table.papers
+        for paper in made_for(table, where)
         for suffix in suffixes(where, paper)
         for kind in ("csv", "md")
     ]
@@ -172,9 +200,10 @@ def table_files(where):
 
 def figure_files(where):
     return [
-        f"figures/{where}/{paper}/{name}{suffix}.{kind}"
+        f"figures/{where}/{paper}/{figure.file or name}{suffix}.{kind}"
         for name, figure in FIGURES.items()
-        for paper in figure.papers
+        for paper in made_for(figure, where)
+        if figure.needs is None or figure.needs in needed(where, paper)
         for suffix in suffixes(where, paper)
         for kind in ("pdf", "png")
     ]
@@ -191,4 +220,10 @@ def evidence_files(where):
     rows += [f"results/{where}/predictors/{model}.parquet" for model in analysed(where, "predictors")]
     rows += [f"results/{where}/observations/{model}.parquet" for model in analysed(where, "observations")]
     rows += [row for model in analysed(where, "gates") for row in gate_files(where, model)]
+    rows += [
+        f"results/{where}/write_gates/{model}.parquet"
+        for paper, experiment in SETTINGS[where]["experiments"].items()
+        if "write_gates" in needed(where, paper)
+        for model in experiment["models"]
+    ]
     return rows if where == HERE else [row for row in rows if Path(row).exists()]

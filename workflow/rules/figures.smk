@@ -9,13 +9,13 @@ for name, figure in FIGURES.items():
         input:
             READS[figure.reads],
         output:
-            pdf=f"figures/{{where}}/{{paper}}/{name}{{suffix}}.pdf",
+            pdf=f"figures/{{where}}/{{paper}}/{figure.file or name}{{suffix}}.pdf",
             png=report(
-                f"figures/{{where}}/{{paper}}/{name}{{suffix}}.png",
+                f"figures/{{where}}/{{paper}}/{figure.file or name}{{suffix}}.png",
                 caption=f"../report/{name}.rst",
                 category="{paper}",
                 subcategory="figures",
-                labels={"figure": name, "tier": "{where}"},
+                labels={"figure": figure.file or name, "tier": "{where}"},
             ),
         log:
             f"logs/{{where}}/figures/{{paper}}/{name}{{suffix}}.log",

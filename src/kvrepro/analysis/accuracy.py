@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from kvrepro.analysis import bootstrap
-from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.analysis.bootstrap import Block, Estimate
 from kvrepro.errors import InputError
-from kvrepro.results import REFERENCES, valid
+from kvrepro.results import DENSE, REFERENCES, valid
 
 SERIES = ["method", "budget"]
 Series = tuple[str, float]  # method, kept fraction
+UNANSWERED = 10  #: percent; below it the unpruned model has little that a method could lose
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Percent per (method, kept fraction), mean over items and then over tasks.
+    """Percent per (method, kept fraction), mean over the questions of all items and then over tasks. The sub-tasks of a
+    mixed task weigh the same (GateSight Appendix A); items are resampled with all their questions.
 
     All series of a task are averaged over the same items: those whose rows passed their checks in every series. A
     series that has no such row in a task has no accuracy (NaN) and stands in ``gaps``.
@@ -51,19 +54,24 @@ class Accuracy:
 
 
 def accuracy(
-    rows: pd.DataFrame, tasks: Sequence[str] | None = None, series: Sequence[Series] | None = None
+    rows: pd.DataFrame,
+    tasks: Sequence[str] | None = None,
+    series: Sequence[Series] | None = None,
+    metric: str = "score",
 ) -> Accuracy:
-    """Accuracy of ``series`` over ``tasks`` (all that the rows hold when None) of one model. Methods that take no kept
-    fraction, such as a selection or a trained gate, are left out.
+    """Accuracy of ``series`` over ``tasks`` (all that the rows hold when None) of one model on one benchmark. Methods
+    that take no kept fraction, such as a selection or a trained gate, are left out. ``metric`` may name another scorer.
 
-    Raises InputError when there are no rows, the rows are of several models, or a task has no rows or none that passed
-    its checks.
+    Raises InputError when there are no rows, the rows are of several models or benchmarks (which may have tasks of the
+    same name), or a task has no rows or none that passed its checks.
     """
-    scores = rows[(rows["metric"] == "score") & rows["budget"].notna()] if len(rows) else rows
+    scores = rows[(rows["metric"] == metric) & rows["budget"].notna()] if len(rows) else rows
     if scores.empty:
         raise InputError("there are no accuracy rows; run the target accuracy.")
-    if scores["model"].nunique() > 1:
-        raise InputError(f"accuracy rows of several models ({', '.join(scores['model'].unique())}); give one model's.")
+    for column, several in (("model", "models"), ("experiment", "benchmarks")):
+        if column in scores and scores[column].nunique() > 1:
+            named = ", ".join(scores[column].unique())
+            raise InputError(f"accuracy rows of several {several} ({named}); give those of one.")
     if series is not None:
         scores = scores[pd.MultiIndex.from_frame(scores[SERIES]).isin(list(series))]
         if scores.empty:
@@ -76,31 +84,59 @@ def accuracy(
     blocks, gaps, used = [], [], 0
     for task in tasks:
         part = scores[scores["task"] == task]
-        block, lacking = _block(part, columns, task)
-        blocks.append(block.to_numpy())
+        block, items, lacking = _block(part, columns, task)
+        blocks.append(block)
         gaps += [f"{method} at {kept:g} in {task}" for method, kept in lacking]
         there = pd.MultiIndex.from_frame(part[SERIES]).isin(columns.difference(lacking))
-        used += int((part["item"].isin(block.index) & there).sum())
+        used += int((part["item"].isin(items) & there).sum())
     estimate = bootstrap.mean(blocks).map(lambda x: 100 * x)
     fewest = min(len(block) for block in blocks)
     failed = len(scores) - len(valid(scores))
     return Accuracy(columns, estimate, tasks, fewest, failed, len(scores) - used, len(scores), tuple(gaps))
 
 
-def _block(rows: pd.DataFrame, columns: pd.MultiIndex, task: str) -> tuple[pd.DataFrame, pd.MultiIndex]:
-    """Scores of one task, items down and series across, of the items that are valid in every series that has a valid
-    item at all; and the series that have none, which are NaN."""
+def _block(rows: pd.DataFrame, columns: pd.MultiIndex, task: str) -> tuple[Block, pd.Index, pd.MultiIndex]:
+    """Scores of one task, of the items that are valid in every series that has a valid item at all; those items; and
+    the series that have none, which are NaN."""
     keys = ["item", *SERIES]
-    answers = rows.assign(whole=rows["ok"].fillna(True).astype(bool) if "ok" in rows else True)
+    answers = rows.assign(
+        whole=rows["ok"].fillna(True).astype(bool) if "ok" in rows else True,
+        subtask=rows["subtask"].fillna("") if "subtask" in rows else "",
+    )
     whole = answers.groupby(keys)["whole"].transform("all")  # an item of several questions needs them all
     scores = bootstrap.units(answers[whole], "item", SERIES).reindex(columns=columns)
     lacking = columns[scores.isna().all().to_numpy()]
-    block = scores.dropna(subset=list(columns.difference(lacking)))
+    items = scores.dropna(subset=list(columns.difference(lacking))).index
     if len(lacking) == len(columns):
         raise InputError(f"all accuracy rows of task {task} failed a check; see their column failed_checks.")
-    if block.empty:
+    if items.empty:
         raise InputError(f"no item of task {task} passed its checks in every method; see the column failed_checks.")
-    return block, lacking
+    found = [_part(part, items, columns) for _, part in answers[whole].groupby("subtask")]
+    return Block(*map(np.stack, zip(*found, strict=True))), items, lacking
+
+
+def _part(rows: pd.DataFrame, items: pd.Index, columns: pd.MultiIndex) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of one sub-task ``[items, series]``, means over an item's questions, and their number ``[items]``."""
+    scores = bootstrap.units(rows, "item", SERIES).reindex(index=items, columns=columns)
+    questions = rows.groupby(["item", *SERIES]).size().groupby("item").max().reindex(items, fill_value=0)
+    return scores.to_numpy(), questions.to_numpy(dtype=float)
+
+
+def unanswered(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Tasks of one model and benchmark on which the unpruned model scores below UNANSWERED percent, in their order:
+    what a method keeps there hardly shows."""
+    dense = valid(rows[(rows["metric"] == "score") & (rows["method"] == DENSE)]) if len(rows) else rows
+    if dense.empty:
+        return ()
+    return tuple(task for task in dense["task"].unique() if accuracy(dense, [task]).estimate.value.max() < UNANSWERED)
+
+
+def unanswered_note(rows: pd.DataFrame) -> str:
+    """The sentence about :func:`unanswered` tasks that notes and captions hold, with a space after it; else nothing."""
+    tasks = unanswered(rows)
+    if not tasks:
+        return ""
+    return f"Unpruned, the model scores below {UNANSWERED} % on {', '.join(tasks)}: no method has much to lose there. "
 
 
 def methods(rows: pd.DataFrame) -> list[str]:

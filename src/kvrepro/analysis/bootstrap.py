@@ -44,21 +44,48 @@ class Estimate:
         return Estimate(function(self.value), function(self.draws), self.units)
 
 
-def mean(blocks: Sequence[np.ndarray], seed: int = 0) -> Estimate:
-    """Mean over blocks (tasks) of the mean over each block's units: ``[units, series]`` each, NaN where missing.
+@dataclass(frozen=True)
+class Block:
+    """Units whose mean is that over ``parts`` (sub-tasks) of the mean over units, each with its size (questions)."""
+
+    parts: np.ndarray  #: [parts, units, series], NaN where missing
+    sizes: np.ndarray  #: [parts, units]
+
+    def __len__(self) -> int:
+        return self.parts.shape[1]
+
+    @classmethod
+    def of(cls, units: np.ndarray | Block) -> Block:
+        """One part of units ``[units, series]`` of one size."""
+        return units if isinstance(units, Block) else cls(units[None], np.ones((1, len(units))))
+
+    def weighted(self, weights: np.ndarray) -> np.ndarray:
+        """Means under weights of the units, ``[draws, units]`` -> ``[draws, series]``."""
+        parts = zip(self.parts, self.sizes, strict=True)
+        return np.mean([_weighted(weights * size, units) for units, size in parts], axis=0)
+
+    def whole(self) -> np.ndarray:
+        """Each unit's mean over its parts: ``[units, series]``."""
+        there = np.isfinite(self.parts)
+        with np.errstate(invalid="ignore"):
+            return np.where(there, self.parts, 0.0).sum(0) / there.sum(0)
+
+
+def mean(blocks: Sequence[np.ndarray | Block], seed: int = 0) -> Estimate:
+    """Mean over blocks (tasks) of the mean over each block's units: a :class:`Block` each, or ``[units, series]``, NaN
+    where missing.
 
     Units are resampled within their block. Where a block has fewer than FEW units, all blocks' units are resampled
     together, which gives wider intervals than the truth and not ones of zero width.
     """
     rng = np.random.default_rng(seed)
-    value = np.mean([_weighted(np.ones((1, len(b))), b)[0] for b in blocks], axis=0)
+    blocks = [Block.of(b) for b in blocks]
+    value = np.mean([b.weighted(np.ones((1, len(b))))[0] for b in blocks], axis=0)
     if min(len(b) for b in blocks) >= FEW or len(blocks) == 1:
         draws = np.mean([_resampled(b, rng) for b in blocks], axis=0)
         return Estimate(value, draws, min(len(b) for b in blocks))
-    pooled = np.concatenate(blocks)
-    return Estimate(
-        value, _resampled(pooled, rng) + value - _weighted(np.ones((1, len(pooled))), pooled)[0], len(pooled)
-    )
+    pooled = Block.of(np.concatenate([b.whole() for b in blocks]))
+    return Estimate(value, _resampled(pooled, rng) + value - pooled.weighted(np.ones((1, len(pooled))))[0], len(pooled))
 
 
 def median(values: np.ndarray, seed: int = 0) -> Estimate:
@@ -68,10 +95,10 @@ def median(values: np.ndarray, seed: int = 0) -> Estimate:
     return Estimate(*(np.quantile(x, 0.5, axis=-1, method="lower") for x in (values, drawn)), len(values))
 
 
-def _resampled(units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _resampled(block: Block, rng: np.random.Generator) -> np.ndarray:
     """Means of DRAWS resamples: ``[DRAWS, series]``."""
-    n = len(units)
-    return _weighted(rng.multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(float), units)
+    n = len(block)
+    return block.weighted(rng.multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(float))
 
 
 def _weighted(weights: np.ndarray, units: np.ndarray) -> np.ndarray:

@@ -12,10 +12,13 @@ METHODS = {
     "kvzip": "KVzip",
     "triattention": "TriAttention",
     "random": "random",
-    "write_gate": "WG-KV",
+    "wg_kv": "WG-KV",
     "local_attention": "Local Attention",
     "duo_attention": "DuoAttention",
 }
+
+#: Benchmarks as titles call them, by experiment, and what stands in for them offline.
+BENCHMARKS = {"ruler": "RULER", "scbench": "SCBench", "scbench_stand_in": "SCBench stand-ins"}
 
 #: Predictors as figures and tables call them, in the order of the paper's Table 5.
 PREDICTORS = {

@@ -18,12 +18,16 @@ PROTECTED_MAX = 256  # GateSight §2: every method keeps an instruction prefix o
 
 @dataclass(frozen=True)
 class Question:
-    """One question of a context. ``text`` ends with ``answer_prefix``, which a chat template puts into the answer."""
+    """One question of a context. ``text`` ends with ``answer_prefix``, which a chat template puts into the answer.
+
+    ``subtask`` names the part of a mixed task that it belongs to; the parts of a task weigh the same.
+    """
 
     text: str
     references: tuple[str, ...]
     max_new_tokens: int
     answer_prefix: str = ""
+    subtask: str = ""
 
     def __post_init__(self):
         if not self.text.endswith(self.answer_prefix):

@@ -99,16 +99,16 @@ class AdmittedLayer(RaggedLayer):
     def seen_by(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The mask of §4.2 over what :meth:`update` handed out, and the positions of that."""
         positions, admitted = self._handed
-        all_positions = positions
-        if (positions == positions[:, :1]).all():  # a first prefill: one age matrix serves all heads
-            positions = positions[:, :1]
+        places = positions.masked_fill(positions == EMPTY, self.seen).int()  # an empty slot is as one yet to come
+        if (places == places[:1, :1]).all():  # a first prefill: one age matrix serves all rows and heads
+            places = places[:1, :1]
         if (admitted == admitted[:, :1]).all():
             admitted = admitted[:, :1]
-        now = torch.arange(self.seen - t, self.seen, device=self.device)[:, None]
-        age = now - positions[:, :, None]
+        now = torch.arange(self.seen - t, self.seen, device=self.device, dtype=torch.int32)[:, None]
+        age = now - places[:, :, None]
         reach = self._windows[..., None] + (now % self.blocks[..., None] if t > 1 else 0)
-        near = (age >= 0) & ((age < reach) | admitted[:, :, None])
-        return (positions != EMPTY)[:, :, None] & near, all_positions
+        reach = reach.clamp(max=torch.iinfo(torch.int32).max).int()
+        return ((age < reach) | admitted[:, :, None]) & (age >= 0), positions
 
     def mark(self) -> None:
         """Remember the present content; no update changes a stored tensor, so nothing is copied."""

@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 
 from kvrepro.analysis import summary
-from kvrepro.analysis.accuracy import Accuracy, Series, accuracy
+from kvrepro.analysis.accuracy import Accuracy, Series, accuracy, unanswered
 from kvrepro.analysis.bootstrap import DRAWS, FEW, Estimate
-from kvrepro.benchmarks import ruler
+from kvrepro.benchmarks import ruler, scbench
 from kvrepro.errors import InputError
 
-TASKS = {"ruler": ruler.TASKS}  #: of a benchmark; a claim that names none is about all of them
+#: The tasks of a benchmark; a claim that names none is about all of them.
+TASKS = {"ruler": ruler.TASKS, "scbench": scbench.TASKS}
 LENGTH_SLACK = 0.1  #: how far the longest context of the rows may be from the length that a claim is about
 
 
@@ -48,7 +49,8 @@ class Evidence:
     ) -> Accuracy:
         """Accuracy of series over tasks of a benchmark, by default all, on the items valid in each of the series.
 
-        NoRows when a task, a series or a valid item of a task is missing, or the contexts are of another length.
+        NoRows when a task, a series or a valid item of a task is missing, the contexts are of another length, or
+        ``tasks`` names one that :meth:`answered` refuses.
         """
         names = (tasks,) if isinstance(tasks, str) else TASKS.get(benchmark) if tasks is None else tuple(tasks)
         key = benchmark, tuple(series), names, length
@@ -56,6 +58,8 @@ class Evidence:
             rows = self.of(benchmark)
             if names and (missing := set(names) - set(rows["task"])):
                 raise NoRows(f"tasks {', '.join(sorted(missing))}")
+            if tasks is not None:
+                self.answered(benchmark, names)
             if length and abs(rows["n_tokens"].max() - length) > LENGTH_SLACK * length:
                 raise NoRows(f"{benchmark} of {length} tokens")
             try:
@@ -63,6 +67,16 @@ class Evidence:
             except InputError as error:
                 raise NoRows(str(error)) from error
         return self._cache[key]
+
+    def answered(self, benchmark: str, tasks: Sequence[str]) -> None:
+        """NoRows when the unpruned model hardly answers one of the tasks: methods are level there, whatever they keep,
+        which says nothing about a claim that names the task or counts tasks."""
+        key = "unanswered", benchmark
+        if key not in self._cache:
+            rows = self.of(benchmark)
+            self._cache[key] = unanswered(rows) if benchmark in TASKS else ()
+        if missing := set(tasks) & set(self._cache[key]):
+            raise NoRows(f"answers of the unpruned model to {', '.join(sorted(missing))}")
 
     def read(self, reader: Callable[[pd.DataFrame], Any]) -> Any:
         """What a reader of rows finds in them, read once."""

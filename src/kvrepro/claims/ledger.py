@@ -15,6 +15,7 @@ import jsonschema
 import yaml
 
 from kvrepro.errors import InputError, unknown
+from kvrepro.yamlfile import StrictLoader
 
 CLAIMS = Path("config/claims")
 SCHEMA = Path("workflow/schemas/claims.schema.yaml")
@@ -130,20 +131,9 @@ def query_functions(schema: str | Path = SCHEMA) -> dict[str, dict[str, Any]]:
     return _schema(Path(schema))["$defs"]["query_functions"]
 
 
-class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """Refuses a key that is given twice, of which YAML would silently take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(problem=f"{key} is given twice", problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
 def _yaml(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
+        return yaml.load(path.read_text(encoding="utf-8"), StrictLoader)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); run from the root of the repository.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -13,36 +13,17 @@ from typing import Any
 import numpy as np
 
 from kvrepro.analysis import bootstrap, summary
-from kvrepro.analysis.accuracy import SERIES, Accuracy
+from kvrepro.analysis.accuracy import SERIES
 from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.claims.admission import ADMISSION_QUERIES
+from kvrepro.claims.comparisons import COMPARISON_QUERIES, apart, at, minus, shares
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
 from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import EVERY, Query
 from kvrepro.claims.observations import OBSERVATION_QUERIES
+from kvrepro.claims.scorers import SCORER_QUERIES
 from kvrepro.claims.scoring import SCORING_QUERIES
 from kvrepro.results import DENSE, valid
-
-NINE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-
-
-def shares(kept: float | str) -> tuple[float, ...]:
-    """The kept fractions that a query is about: one, or the nine of the paper for their mean."""
-    return NINE if kept == "mean" else (kept,)
-
-
-def at(result: Accuracy, method: str, kept: float | str) -> Estimate:
-    """A method's accuracy at a kept fraction, or its mean over the nine of the paper."""
-    try:
-        found = [result[method, share] for share in shares(kept)]
-    except KeyError as error:
-        raise NoRows(f"{method} at {kept}") from error
-    values, draws = np.mean([e.value for e in found]), np.mean([e.draws for e in found], axis=0)
-    return Estimate(values, draws, found[0].units)
-
-
-def minus(a: Estimate, b: Estimate) -> Estimate:
-    """The difference of two estimates over the same units."""
-    return Estimate(a.value - b.value, a.draws - b.draws, min(a.units, b.units))
 
 
 def accuracy_value(
@@ -151,8 +132,7 @@ def predictor_lead(evidence: Evidence, a: str, b: str, metric: str, corpus: Sequ
     """The lead of a over b on ``corpus`` less that on the corpus ``other``, whose documents are other ones."""
     here = predictor_difference(evidence, a, b, metric, corpus=corpus)
     there = predictor_difference(evidence, a, b, metric, corpus=[other])
-    shuffled = np.random.default_rng(0).permutation(there.draws)  # draws of both start from one seed
-    return minus(here, Estimate(there.value, shuffled, there.units))
+    return apart(here, there)
 
 
 def predictor_layers_won(evidence: Evidence, a: str, b: str, metric: str) -> Estimate:
@@ -207,8 +187,11 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         predictor_lead,
         predictor_layers_won,
         predictor_corpora_won,
+        *COMPARISON_QUERIES,
+        *SCORER_QUERIES,
         *LATENCY_QUERIES,
         *OBSERVATION_QUERIES,
+        *ADMISSION_QUERIES,
         *SCORING_QUERIES,
     )
 }

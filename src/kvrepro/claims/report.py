@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.benchmarks.registry import BENCHMARKS
 from kvrepro.claims.evidence import Evidence, NoRows
 from kvrepro.claims.ledger import Claim, query_functions
 from kvrepro.claims.queries import ask, calls
@@ -87,7 +88,7 @@ def _rows(claim: Claim, measured: Measured, asked: bool, commands: Mapping[str, 
         "published": _published(claim),
         "unit": claim.unit,
     }
-    if claim.query is None:
+    if claim.query is None or not _benchmarks(claim) <= set(BENCHMARKS):
         yield base | {"verdict": NOT_BUILT}
         return
     later = claim.tiers[claim.tiers.index(measured.tier) + 1 :] if measured.tier in claim.tiers else claim.tiers
@@ -106,6 +107,11 @@ def _rows(claim: Claim, measured: Measured, asked: bool, commands: Mapping[str, 
         where = {"model": model, "hardware": measured.hardware.get(model, "")} if found else {}
         under = {"protocol": protocol} if len(claim.protocols) > 1 else {}
         yield base | numbers | where | under | {"verdict": ruling, "command": command}
+
+
+def _benchmarks(claim: Claim) -> set[str]:
+    """Names of the benchmarks that a claim's query asks for."""
+    return {call["benchmark"] for call in claim.query.calls().values() if "benchmark" in call}
 
 
 def _ask(claim: Claim, evidence: Evidence, protocol: str) -> tuple[dict[str, Estimate], bool]:

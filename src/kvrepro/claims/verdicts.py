@@ -16,7 +16,7 @@ ordering without one, the order): direction holds, contradicted or undecided, ne
 the claim is undecided. Reports give these verdicts with the name of the model.
 
 Rows that do not answer all of a query, and claims that the tier cannot test, give not run here; a claim without a
-query is not built.
+query, or about a benchmark that the suite does not have, is not built.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from pathlib import Path
 import yaml
 
 from kvrepro.data.sources import SEPARATOR
+from kvrepro.errors import command_line
 
 SHORTEST = 400  # characters; shorter documents say too little to be worth a place
 
@@ -404,4 +405,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

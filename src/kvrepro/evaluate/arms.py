@@ -112,6 +112,8 @@ def check_budgets(arms: Sequence[Arm], shortest: int, protected: int) -> None:
             arm.admission.policy(arm.kept, shortest)
         if arm.eviction is not None:
             allocation.per_head_budget(arm.kept, shortest, protected)
+            if arm.eviction.query_window >= shortest - protected:
+                raise InputError(f"{arm.name}: a window of {arm.eviction.query_window} tokens covers all; lower it.")
 
 
 def described(

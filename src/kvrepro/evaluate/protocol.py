@@ -158,7 +158,9 @@ def _rows(lm: LoadedModel, opened: Opened, score: Scorer, base: dict[str, Any]) 
                 "method": result.arm.name,
                 "options": result.arm.options(),
                 "budget": math.nan if result.arm.kept is None else result.arm.kept,
+                "benchmark": example.benchmark,
                 "task": example.task,
+                "subtask": question.subtask,
                 "item": example.item,
                 "question": number,
                 "seed": example.seed,
@@ -254,7 +256,7 @@ def _plans(parent: Prefill, arms: list[Arm], label: str) -> Iterator[tuple[Arm, 
             continue
         key = id(arm.eviction)
         if key not in scored:
-            scores = arm.eviction.score(parent)
+            scores = arm.eviction.checked_score(parent)
             ranks = ranked(scores, parent.protected, f"{label}, {arm.name}")
             scored[key] = scores, ranks, arm.eviction.layer_weights(parent)
         scores, ranks, weights = scored[key]

@@ -9,12 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvrepro.analysis.accuracy import Accuracy, accuracy, methods
+from kvrepro.analysis.accuracy import Accuracy, accuracy, methods, unanswered_note
 from kvrepro.analysis.bootstrap import FEW
-from kvrepro.figures.style import COLUMN, METHODS, PAGE, Look, about, caption, look, model_title
+from kvrepro.figures.style import COLUMN, METHODS, PAGE, Look, about, benchmark_title, caption, look, model_title
 from kvrepro.results import DENSE
-
-BENCHMARKS = {"ruler": "RULER", "scbench": "SCBench"}  #: titles, by experiment
 
 
 def mean_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
@@ -28,7 +26,7 @@ def mean_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
     lines(axes, result, methods(rows))
     kept_axis(axes, result)
     axes.set_ylabel("accuracy (%)")
-    axes.set_title(f"{model_title(rows['model'].iloc[0], lab)}, {_benchmark(rows)}")
+    axes.set_title(f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}")
     axes.legend(loc="lower right")
     caption(figure, _note(result, rows, lab), COLUMN)
     return figure
@@ -38,8 +36,8 @@ def task_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
     """The lines of :func:`mean_accuracy` task by task, in the order of the rows."""
     overall = accuracy(rows)
     tasks = overall.tasks
-    columns = min(5, len(tasks))
-    height = math.ceil((len(tasks) + 1) / columns)  # one more for the legend
+    columns = min(5, len(tasks) + 1)  # one more for the legend
+    height = math.ceil((len(tasks) + 1) / columns)
     figure, grid = plt.subplots(
         height,
         columns,
@@ -62,9 +60,9 @@ def task_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
     for axes in panels[len(tasks) :]:
         axes.axis("off")
     panels[len(tasks)].legend(*panels[0].get_legend_handles_labels(), loc="center", handlelength=2.5)
-    for axes in panels[:-columns]:
+    for axes in panels[: len(tasks) - columns] if len(tasks) > columns else ():  # those with a panel below
         axes.set_xlabel("")
-    figure.suptitle(f"{model_title(rows['model'].iloc[0], lab)}, {_benchmark(rows)} by task", fontsize=7.5)
+    figure.suptitle(f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)} by task", fontsize=7.5)
     caption(figure, _note(overall, rows, lab, panels=True), PAGE)
     return figure
 
@@ -102,13 +100,6 @@ def kept_axis(axes: Axes, result: Accuracy) -> None:
     axes.set_ylim(max(-3, low - 5), 103)
 
 
-def _benchmark(rows: pd.DataFrame) -> str:
-    """Title of the benchmark; RULER's, whose items are of one length, with the longest context in round numbers."""
-    name = rows["experiment"].iloc[0]
-    title = BENCHMARKS.get(name, name)
-    return f"{title} {math.ceil(rows['n_tokens'].max() / 512) * 512}" if name == "ruler" else title
-
-
 def _note(result: Accuracy, rows: pd.DataFrame, lab: bool, panels: bool = False) -> str:
     model = rows["model"].iloc[0]
     who = f"{about(model, lab)}Its accuracies are not the paper's. " if lab else ""
@@ -116,5 +107,5 @@ def _note(result: Accuracy, rows: pd.DataFrame, lab: bool, panels: bool = False)
     pooled = "" if result.items >= FEW or panels else ", items of all tasks resampled together"
     return (
         f"{who}{tasks} of {result.items} item{'s' * (result.items != 1)}; bands: 95 % bootstrap intervals over "
-        f"items{pooled}. {result.left_out()}"
+        f"items{pooled}. {unanswered_note(rows)}{result.left_out()}"
     )

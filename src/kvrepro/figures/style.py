@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import textwrap
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import pandas as pd
 from matplotlib.figure import Figure
 
 from kvrepro.analysis import names
@@ -72,7 +74,7 @@ _METHODS = {
     "kvzip": (RED, "D"),
     "triattention": (PURPLE, "v"),
     "random": (GREY, "x"),
-    "write_gate": (BLUE, "o"),
+    "wg_kv": (BLUE, "o"),
     "local_attention": (SKY, "<"),
     "duo_attention": (ORANGE, "s"),
 }
@@ -100,6 +102,15 @@ def look(name: str, known: dict[str, Look] = METHODS) -> Look:
         return known[name]
     digest = hashlib.sha256(name.encode()).digest()
     return Look(name, SPARE_COLORS[digest[0] % len(SPARE_COLORS)], SPARE_MARKERS[digest[1] % len(SPARE_MARKERS)])
+
+
+def benchmark_title(rows: pd.DataFrame) -> str:
+    """The benchmark of accuracy rows as titles give it: RULER's items are of one length, so theirs stands beside it, in
+    round numbers, and generated contexts are never called by the name of the benchmark that they stand in for."""
+    name = rows["experiment"].iloc[0]
+    made = rows["benchmark"].iloc[0] if "benchmark" in rows else name
+    title = names.BENCHMARKS.get(made) or names.BENCHMARKS.get(name, name)
+    return f"{title} {math.ceil(rows['n_tokens'].max() / 512) * 512}" if name == "ruler" else title
 
 
 def model_title(model: str, lab: bool) -> str:

@@ -47,6 +47,17 @@ class LoadedModel:
         return frozenset([ids] if isinstance(ids, int) else ids or [])
 
 
+def usable(device: str) -> torch.device:
+    """A device by name; InputError when there is none of that name, or no GPU."""
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise InputError(f"device {device!r} is unknown; give cpu, cuda or cuda:N.") from None
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {device!r} needs a CUDA GPU and none is visible; set device: cpu or use a GPU node.")
+    return place
+
+
 def load(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> LoadedModel:
     """Load a model of ``config/models.yaml``, or of a directory, for inference.
 
@@ -55,8 +66,7 @@ def load(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> Lo
     """
     spec = {"path": name} if Path(name).is_dir() else registry.entry(name)
     source = spec.get("path") or spec["hub"]
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device {device!r} needs a CUDA GPU and none is visible; set device: cpu or use a GPU node.")
+    place = usable(device)
     local = Path(source)
     if "path" in spec and not (local / "config.json").exists():
         remedy = f"python -m kvrepro.models.wheel {name}" if "wheel" in spec else f"git checkout {local}, or train it"
@@ -70,10 +80,10 @@ def load(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> Lo
         reason = str(error).splitlines()[0][:200]
         raise InputError(f"model {name!r} cannot be loaded from {source}: {reason}; restore or download it.") from error
     tokenizer = load_tokenizer(name)
-    model = model.eval().to(device).requires_grad_(False)
+    model = model.eval().to(place).requires_grad_(False)
     if local.is_dir():
         mark = fingerprint(local)
     else:
         mark = f"{source}@{getattr(model.config, '_commit_hash', None) or spec.get('revision', 'main')}"
     shape = geometry(model.config)
-    return LoadedModel(name, model, tokenizer, shape, torch.device(device), dtype, mark, spec.get("chat", False))
+    return LoadedModel(name, model, tokenizer, shape, place, dtype, mark, spec.get("chat", False))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
+from kvrepro import yamlfile
 from kvrepro.errors import InputError, unknown
 
 REGISTRY = Path("config/models.yaml")
@@ -15,7 +14,10 @@ def entries(path: Path = REGISTRY) -> dict[str, dict]:
     """All models of the registry by name. Relative ``path`` entries are taken from the working directory."""
     if not path.exists():
         raise InputError(f"{path} is missing; run from the root of the repository.")
-    return yaml.safe_load(path.read_text())["models"]
+    models = yamlfile.mapping(path, "see config/README.md").get("models")
+    if not isinstance(models, dict):
+        raise InputError(f"{path}: the key models is missing; it maps the name of each model to its entry.")
+    return models
 
 
 def entry(name: str, path: Path = REGISTRY) -> dict:

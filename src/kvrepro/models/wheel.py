@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kvrepro.errors import InputError
+from kvrepro.errors import InputError, command_line
 from kvrepro.models import registry
 
 NEEDED = ("gguf", "accelerate")
@@ -115,4 +115,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from kvrepro.cache.dual import DualCache, pages_for
-from kvrepro.errors import InputError
+from kvrepro.errors import InputError, command_line
 from kvrepro.kernels.ragged_decode import DecodePlan
 
 QUERY_HEADS, KV_HEADS, DIM, WINDOW, LAYERS = 32, 8, 128, 256, 32
@@ -299,4 +299,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kvrepro.errors import InputError
+from kvrepro.errors import InputError, command_line
 from kvrepro.models.attention import NAME
 from kvrepro.models.capture import decoder
 from kvrepro.models.gate import WriteGates, initial
@@ -154,4 +154,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

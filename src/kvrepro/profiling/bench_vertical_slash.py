@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import triton
 
-from kvrepro.errors import InputError
+from kvrepro.errors import InputError, command_line
 from kvrepro.kernels import write_gate as gate
 from kvrepro.kernels.vertical_slash import TILINGS, plan, vertical_slash_attention, vertical_slash_attention_reference
 from kvrepro.kernels.vertical_slash_plan import compact
@@ -253,4 +253,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

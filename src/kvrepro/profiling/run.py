@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from kvrepro.errors import InputError
+from kvrepro.errors import InputError, command_line
 from kvrepro.profiling.estimate import expected_seconds
 from kvrepro.profiling.settings import Job, Profile, Settings, batches, end_to_end, load, sweeps
 
@@ -74,6 +74,14 @@ def run_job(settings: Settings, job: Job, bench: Any, seconds: float) -> list[di
     return job_rows(settings.profile, shape, job, measure(bench, shape, job, seconds))
 
 
+def _place(text: str) -> tuple[int, int]:
+    """The GPU and the number of GPUs that ``--shard I/N`` names."""
+    index, slash, number = text.partition("/")
+    if not (slash and index.isdecimal() and number.isdecimal() and int(index) < int(number)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no I/N with I from 0 to N - 1")
+    return int(index), int(number)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -83,14 +91,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--kernels", action="store_true", help="time the kernels and ceilings first")
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds for everything")
     parser.add_argument("--job-seconds", type=float, help="seconds of one job's passes, in place of the profile's")
-    parser.add_argument("--shard", help="I/N: the jobs of GPU I (from 0) of N that work side by side")
+    parser.add_argument("--shard", type=_place, help="I/N: the jobs of GPU I (from 0) of N that work side by side")
     parser.add_argument("--commit", help="commit of the sources, for the provenance where they lie without git")
     parser.add_argument("--plan", action="store_true", help="print the jobs and their expected seconds, run nothing")
     options = parser.parse_args(arguments)
     settings = load(options.profile)
     jobs = jobs_of(settings, options.only)
+    if not jobs:
+        raise InputError(f"no job of profile {options.profile!r} matches {options.only}; --plan prints all of them.")
     if options.shard:
-        jobs = shard(settings, jobs, *map(int, options.shard.split("/")))
+        jobs = shard(settings, jobs, *options.shard)
     if options.plan:
         for job in jobs:
             print(f"{expected_seconds(settings.shapes[job.model], job, settings.profile):7.1f} s  {job.file}")
@@ -142,4 +152,4 @@ def _line(rows: list[dict]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

@@ -1,44 +1,44 @@
-"""RULER accuracy of every method at every kept fraction: the mean over tasks, and task by task."""
+"""Accuracy on a benchmark of every method at every kept fraction: the mean over tasks, and task by task."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from kvrepro.analysis.accuracy import Accuracy, accuracy, methods
+from kvrepro.analysis.accuracy import Accuracy, accuracy, methods, unanswered_note
 from kvrepro.analysis.bootstrap import FEW
-from kvrepro.figures.style import look, model_title
+from kvrepro.figures.style import benchmark_title, look, model_title
 from kvrepro.results import DENSE
 from kvrepro.tables.markdown import Table, interval
 
 
-def ruler(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
+def mean_accuracy(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
     """Mean over the tasks: a frame of method, budget, accuracy, low, high, tasks, items, excluded, and Markdown."""
     result = accuracy(rows)
     frame = _ordered(result, rows).assign(tasks=len(result.tasks), items=result.items, excluded=result.excluded)
-    title = f"RULER accuracy, {model_title(rows['model'].iloc[0], lab)}"
-    return frame, str(_pivot(title, frame, note(result)))
+    title = f"{benchmark_title(rows)} accuracy, {model_title(rows['model'].iloc[0], lab)}"
+    return frame, str(_pivot(title, frame, note(result, rows)))
 
 
-def ruler_tasks(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
-    """Task by task: the frame of :func:`ruler` with a column task, and one Markdown table a task."""
+def task_accuracy(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
+    """Task by task: the frame of :func:`mean_accuracy` with a column task, and one Markdown table a task."""
     tasks = accuracy(rows).tasks
     model = model_title(rows["model"].iloc[0], lab)
-    frames, texts = [], [f"# RULER accuracy by task, {model}\n"]
+    frames, texts = [], [f"# {benchmark_title(rows)} accuracy by task, {model}\n"]
     for task in tasks:
         result = accuracy(rows, [task])
         frame = _ordered(result, rows).assign(task=task, items=result.items, excluded=result.excluded)
         frames.append(frame)
-        texts.append(str(_pivot(task, frame, note(result))))
+        texts.append(str(_pivot(task, frame, note(result, rows[rows["task"] == task]))))
     return pd.concat(frames, ignore_index=True), "\n".join(texts)
 
 
-def note(result: Accuracy) -> str:
-    """What an accuracy table says of its numbers."""
+def note(result: Accuracy, rows: pd.DataFrame) -> str:
+    """What an accuracy table says of its numbers; ``rows`` are the benchmark's, with the unpruned model's."""
     tasks = f"mean over {len(result.tasks)} tasks" if len(result.tasks) > 1 else "one task"
     pooled = ", resampled together over all tasks" if len(result.tasks) > 1 and result.items < FEW else ""
     return (
         f"Percent, {tasks} of {result.items} items, with 95 % bootstrap intervals over items{pooled}. A kept fraction "
-        f"is the share of the KV cache that is kept. {result.left_out()}"
+        f"is the share of the KV cache that is kept. {unanswered_note(rows)}{result.left_out()}"
     )
 
 

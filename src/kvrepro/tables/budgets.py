@@ -10,9 +10,8 @@ import pandas as pd
 from kvrepro.analysis import observed
 from kvrepro.analysis.accuracy import Accuracy, accuracy
 from kvrepro.analysis.bootstrap import Estimate
-from kvrepro.analysis.names import ABLATION, ALLOCATION_ABLATION, ALLOCATIONS, FIVE_TASKS, METHODS
+from kvrepro.analysis.names import ABLATION, ALLOCATION_ABLATION, ALLOCATIONS, BENCHMARKS, FIVE_TASKS, METHODS
 from kvrepro.errors import InputError
-from kvrepro.figures.accuracy import BENCHMARKS
 from kvrepro.figures.style import model_title
 from kvrepro.results import REFERENCES
 from kvrepro.tables.accuracy import note
@@ -52,8 +51,8 @@ def _compared(
     title: str, blocks: Mapping[str, pd.DataFrame], names: Mapping[str, str], lab: bool
 ) -> tuple[pd.DataFrame, str]:
     frames, texts = [], []
-    for benchmark, part in blocks.items():
-        part = part[part["method"].isin(names) & (part["budget"] < 1)] if len(part) else part
+    for benchmark, block in blocks.items():
+        part = block[block["method"].isin(names) & (block["budget"] < 1)] if len(block) else block
         if part.empty:
             continue
         result, budgets = accuracy(part), sorted(part["budget"].unique(), reverse=True)
@@ -73,7 +72,8 @@ def _compared(
         ]
         model = model_title(part["model"].iloc[0], lab)
         header = ["kept fraction", *(f"{b:g}" for b in budgets), "mean of these"]
-        texts.append(str(Table(f"{title}, {BENCHMARKS[benchmark]}, {model}", header, cells, note(result))))
+        on = BENCHMARKS[part["benchmark"].iloc[0] if "benchmark" in part else benchmark]
+        texts.append(str(Table(f"{title}, {on}, {model}", header, cells, note(result, block))))
     if not frames:
         raise InputError(f"there are no rows of {' or '.join(names)}; run the target accuracy.")
     return pd.concat(frames, ignore_index=True), "\n".join(texts)
@@ -143,17 +143,17 @@ def _layers(rows: pd.DataFrame) -> tuple[pd.DataFrame, Table]:
     lines = [_row("layers", name, result[name, 1.0]) for name in found["method"].unique()]
     label = dict.fromkeys(REFERENCES, "all layers")
     cells = [[label.get(x["name"], x["name"]), interval(x["value"], x["low"], x["high"])] for x in lines]
-    return pd.DataFrame(lines), Table("Attention layers closed", ["", "accuracy (%)"], cells, note(result))
+    return pd.DataFrame(lines), Table("Attention layers closed", ["", "accuracy (%)"], cells, note(result, found))
 
 
 def _rules(scores: pd.DataFrame) -> tuple[pd.DataFrame, Table]:
-    scores = scores[scores["method"].isin(OF_BUDGETS) & (scores["budget"] < 1)]
-    result, budgets = accuracy(scores), sorted(scores["budget"].unique())
+    rows = scores[scores["method"].isin(OF_BUDGETS) & (scores["budget"] < 1)]
+    result, budgets = accuracy(rows), sorted(rows["budget"].unique())
     lines = [_row("budgets", name, result[name, b], b) for name in OF_BUDGETS for b in budgets]
     cells = [
         [ALLOCATIONS[name], *(interval(x["value"], x["low"], x["high"]) for x in lines if x["name"] == name)]
         for name in OF_BUDGETS
     ]
     return pd.DataFrame(lines), Table(
-        "Budgets from the gate", ["kept fraction", *map(str, budgets)], cells, note(result)
+        "Budgets from the gate", ["kept fraction", *map(str, budgets)], cells, note(result, scores)
     )

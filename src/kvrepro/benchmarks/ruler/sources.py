@@ -241,7 +241,7 @@ def _read(path: Path, form: str, parse: Callable[[Any], Any]) -> Any:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of {form}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise InputError(f"{path}: is not {form} ({type(error).__name__}: {error}).") from error
+        raise InputError(f"{path}: is not {form} ({type(error).__name__}: {error}); give the path of one.") from error
 
 
 def _filled(result: Sequence[Any]) -> Sequence[Any]:

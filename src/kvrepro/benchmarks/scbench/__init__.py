@@ -1,7 +1,7 @@
 """SCBench: twelve tasks of one context and several questions, from published files or as generated stand-ins.
 
 Templates, generation lengths and metrics are in ``tasks.yaml``. ``load`` reads the data set, ``generate`` makes
-contexts of its format offline, ``score`` judges an answer, ``average`` rescores rows and weighs sub-tasks.
+contexts of its format offline, ``score`` judges an answer.
 
 What differs from the official scripts:
 
@@ -16,7 +16,6 @@ What differs from the official scripts:
   template writes one.
 """
 
-from kvrepro.benchmarks.scbench.average import rescore, task_means
 from kvrepro.benchmarks.scbench.definitions import MODES, MULTI_REQUEST, MULTI_TURN, TASKS
 from kvrepro.benchmarks.scbench.generate import generate
 from kvrepro.benchmarks.scbench.load import load
@@ -36,7 +35,5 @@ __all__ = [
     "from_corpora",
     "generate",
     "load",
-    "rescore",
     "score",
-    "task_means",
 ]

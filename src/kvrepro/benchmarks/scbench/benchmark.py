@@ -25,17 +25,18 @@ SHORT_CONTEXT = 16_000  #: tokens; the shortest published contexts, those of man
 def generate(
     settings: Mapping[str, Any], tokenizer: Any, seed: int, chat: bool, lab: bool
 ) -> Iterator[Sequence[Example]]:
-    """Contexts of each task. Settings: "tasks", "items", "length", and by choice "mode" (multi_turn), then for
-    published files "data" (a folder), for stand-ins "sources" ("prose" and "word_count") and "most_new_tokens"."""
-    length, mode = settings["length"], settings.get("mode", MULTI_TURN)
+    """Contexts of each task. Settings: "tasks", "items", "length", and by choice "mode" (multi_turn) and "turns" (all),
+    then for published files "data" (a folder), for stand-ins "sources" ("prose" and "word_count") and
+    "most_new_tokens"."""
+    length, mode, turns = settings["length"], settings.get("mode", MULTI_TURN), settings.get("turns")
     if data := settings.get("data"):
         for task in settings["tasks"]:
-            yield load(task, data, tokenizer, length, settings["items"], mode, chat)
+            yield load(task, data, tokenizer, length, settings["items"], mode, chat, turns)
         return
     found = from_corpora(**settings["sources"], split=EVAL if lab else None)
     most = settings.get("most_new_tokens")
     for task in settings["tasks"]:
-        yield generate_task(task, settings["items"], length, tokenizer, seed, found, mode, chat, most)
+        yield generate_task(task, settings["items"], length, tokenizer, seed, found, mode, chat, most, turns)
 
 
 def score(example: Example, question: Question, text: str) -> dict[str, float]:

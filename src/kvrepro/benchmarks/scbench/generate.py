@@ -50,12 +50,14 @@ def generate(
     mode: str = MULTI_TURN,
     chat: bool = False,
     most_new_tokens: int | None = None,
+    max_turns: int | None = None,
 ) -> list[Example]:
     """``n_items`` stand-ins of a task whose context and longest turn have at most ``tokens`` tokens, answer included.
 
     ``most_new_tokens`` caps the published generation lengths (1,024 tokens for a function leave little of a short
-    context); None keeps them. ``info`` holds "length", "size" (units of context), "split", "stand_in" and what scorers
-    need. Raises InputError for an unknown task or mode, sources that are too small, and a length too short.
+    context); None keeps them. ``max_turns`` keeps the first questions of a context. ``info`` holds "length", "size"
+    (units of context), "split", "stand_in" and what scorers need. Raises InputError for an unknown task or mode,
+    sources that are too small, and a length too short.
     """
     chosen = definition(task)
     check_mode(mode)
@@ -66,7 +68,7 @@ def generate(
     if chosen.code:
         functions.require(LANG)
     return [
-        _Item(chosen, item, seed, tokenizer, sources, mode, chat, most_new_tokens).fill(tokens)
+        _Item(chosen, item, seed, tokenizer, sources, mode, chat, most_new_tokens, max_turns).fill(tokens)
         for item in range(n_items)
     ]
 
@@ -84,13 +86,16 @@ class _Item:
         mode: str,
         chat: bool,
         most_new_tokens: int | None,
+        max_turns: int | None,
     ):
         self.task, self.number, self.seed, self.tokenizer = task, number, seed, tokenizer
-        self.mode, self.chat, self.most, self.split = mode, chat, most_new_tokens, sources.split
+        self.mode, self.chat, self.split = mode, chat, sources.split
+        self.most, self.turns = most_new_tokens, max_turns
         self.draft = BUILDERS[task.name](Request(f"{seed}/{task.name}/{number}", sources))
 
     def row(self, size: int) -> Row:
-        return parse(self.task, self.draft.row(size), f"generated {self.task.name}, item {self.number}")
+        row = parse(self.task, self.draft.row(size), f"generated {self.task.name}, item {self.number}")
+        return replace(row, turns=row.turns[: self.turns])
 
     def example(self, size: int) -> Example:
         row = self.row(size)

@@ -43,7 +43,7 @@ _BY_LABEL = {
 
 
 def turn(example: Example, question: Question) -> dict:
-    """What ``info`` holds of a question: its "subtask", "label" and "name". InputError when it is not the example's."""
+    """What ``info`` holds of a question: its "label" and "name". InputError when it is not the example's."""
     try:
         return example.info["turns"][example.questions.index(question)]
     except (KeyError, IndexError, ValueError) as error:
@@ -60,7 +60,7 @@ def score(example: Example, question: Question, text: str, scorer: str = REVISED
     if scorer not in SCORERS:
         raise unknown("SCBench scorer", scorer, SCORERS, "scorer")
     task, asked = definition(example.task), turn(example, question)
-    metric, label = task.subtasks[asked["subtask"]].metric, asked["label"]
+    metric, label = task.subtasks[question.subtask].metric, asked["label"]
     if metric == "function":
         return functions.function(text, asked["name"], example.info["needles"], example.info["lang"])
     if scorer == OFFICIAL and task.name == "repoqa_and_kv" and example.info["mode"] == MULTI_REQUEST:

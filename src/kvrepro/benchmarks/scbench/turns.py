@@ -63,10 +63,10 @@ def example(
             prefixes = ["", *[task.chat_answer_prefix] * (len(asked) - 1)]
         asked = _with_history(asked, row, prefixes, tokenizer) if chat else _joined(asked)
     questions = tuple(
-        Question(text + prefix, turn.references, turn.subtask.max_new_tokens, prefix)
+        Question(text + prefix, turn.references, turn.subtask.max_new_tokens, prefix, turn.subtask.name)
         for text, prefix, turn in zip(asked, prefixes, row.turns, strict=True)
     )
-    turns = [{"subtask": t.subtask.name, "label": t.label, "name": t.name} for t in row.turns]
+    turns = [{"label": t.label, "name": t.name} for t in row.turns]
     more = {"mode": mode, "turns": turns} | ({"lang": row.lang, "repo": row.repo} if task.code else {})
     return Example(benchmark, task.name, item, seed, instruction, row.context, questions, info | more)
 

@@ -24,6 +24,10 @@ class LocalAttention(Admission):
     by_fraction = True
     sinks: int = 128
 
+    def __post_init__(self):
+        if self.sinks < 0:
+            raise InputError(f"local_attention: {self.sinks} sinks are no number of tokens; give 0 or more.")
+
     def admit(
         self, layer: int, keys_pre_rope: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ class Held:
 
 
 @dataclass
-class Selection:
+class Selection(ABC):
     """Base of all selection methods. A method's options are its dataclass fields.
 
     ``budget`` is the number of entries that a token reads per KV head at most. Nothing leaves the cache. Selection acts
@@ -33,12 +34,12 @@ class Selection:
     artifacts: ClassVar[tuple[str, ...]] = ()
     budget: int
 
-    def prepare(self, lm: LoadedModel) -> None:
+    def prepare(self, lm: LoadedModel) -> None:  # noqa: B027 - most methods need nothing
         """Load what the method needs for a model, once. Raises InputError when an artefact is of another model."""
 
+    @abstractmethod
     def select(self, layer: int, query: torch.Tensor, cache: Held) -> torch.Tensor:
         """Entries to read, ``[batch, kv_heads, entries]`` bool, at most ``budget`` a head.
 
         layer counts over all layers of the model; query ``[batch, query_heads, head_dim]`` after RoPE.
         """
-        raise TypeError(f"{type(self).__name__} must define select(layer, query, cache).")

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from kvrepro.data import corpora
-from kvrepro.errors import InputError
+from kvrepro.errors import InputError, command_line
 from kvrepro.methods.head_profile import HeadProfile
 from kvrepro.models.gated_attention import gated, gated_attention
 from kvrepro.models.loading import LoadedModel
@@ -179,4 +179,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from kvrepro import results
-from kvrepro.errors import InputError
+from kvrepro.errors import InputError, command_line
 from kvrepro.models.gate import WriteGates, initial, load_gates, save_gates
 from kvrepro.models.loading import LoadedModel, load
 from kvrepro.training.gates import validation
@@ -237,4 +237,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

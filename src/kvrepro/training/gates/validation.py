@@ -18,6 +18,7 @@ from kvrepro.training.gates.recipe import GateRecipe
 from kvrepro.training.gates.rows import Rows
 
 EXPERIMENT = "write_gate_validation"
+CLOSE = 0.1  #: a gate that is closer to zero or one has decided (§3.3)
 LENGTH_STEP = 1 << 20  #: validation rows count as steps beyond any run
 
 
@@ -44,7 +45,8 @@ def cache_share(admitted: torch.Tensor, window: int) -> torch.Tensor:
 def measure(
     lm: LoadedModel, gates: WriteGates, recipe: GateRecipe, rows: dict[int, np.ndarray]
 ) -> Iterator[dict[str, Any]]:
-    """Per row and threshold the distillation loss and the cache size over all layers and heads."""
+    """Per row and threshold the distillation loss, the cache size over all layers and heads, and the share of gates
+    that are close to zero or one."""
     for length, batch in rows.items():
         for number, ids in enumerate(torch.from_numpy(batch).long().split(1)):
             ids = ids.to(lm.device)
@@ -53,23 +55,25 @@ def measure(
                 gating = Gating(gates, recipe.window, threshold=threshold)
                 with gated(lm, gating):
                     loss = F.mse_loss(hidden_states(lm, ids).float(), target)
-                admitted = torch.stack([g >= threshold for g in gating.seen.values()])
+                g = torch.stack(list(gating.seen.values()))
                 yield {
                     "length": length,
                     "row": number,
                     "threshold": threshold,
                     "loss": loss.item(),
-                    "cache": cache_share(admitted, recipe.window).mean().item(),
+                    "cache": cache_share(g >= threshold, recipe.window).mean().item(),
+                    "decided": ((g < CLOSE) | (g > 1 - CLOSE)).float().mean().item(),
                 }
 
 
 def tidy(
     measured: Iterable[dict[str, Any]], tier: str, model: str, recipe: GateRecipe, trade_off: float
 ) -> Iterator[dict[str, Any]]:
-    """Rows of results: budget is the cache size, task the row length in tokens, value the distillation loss."""
+    """Rows of results: budget is the cache size, task the row length in tokens; metrics are distillation_loss, and
+    decided_gates, the share of gates below 0.1 or above 0.9."""
     for m in measured:
         options = {"lambda": trade_off, "threshold": m["threshold"], "window": recipe.window}
-        yield {
+        same = {
             "paper": "wg_kv",
             "experiment": EXPERIMENT,
             "tier": tier,
@@ -79,7 +83,7 @@ def tidy(
             "budget": m["cache"],
             "task": f"held_out_{m['length']}",
             "item": m["row"],
-            "metric": "distillation_loss",
-            "value": m["loss"],
             "seed": recipe.seed,
         }
+        for metric, key in (("distillation_loss", "loss"), ("decided_gates", "decided")):
+            yield same | {"metric": metric, "value": m[key]}

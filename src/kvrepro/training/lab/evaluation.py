@@ -26,7 +26,8 @@ from tokenizers import Tokenizer
 
 from kvrepro.benchmarks import ruler
 from kvrepro.benchmarks.example import render
-from kvrepro.errors import InputError
+from kvrepro.errors import InputError, command_line
+from kvrepro.models.loading import usable
 from kvrepro.training.lab import checkpoint
 from kvrepro.training.lab.config import load_config
 from kvrepro.training.lab.fast import FastForward
@@ -195,7 +196,7 @@ def evaluate(args: argparse.Namespace) -> dict:
     state = checkpoint.load(args.run, config)
     if state is None:
         raise InputError(f"{args.run}: there is no checkpoint to evaluate; train first.")
-    device = torch.device(args.device)
+    device = usable(args.device)
     torch.backends.cuda.matmul.allow_tf32 = True
     model = build_model(config.model, EOS, 0)
     model.load_state_dict(state["model"])
@@ -261,4 +262,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from kvrepro.data.sources import manifest
-from kvrepro.errors import InputError
+from kvrepro.errors import InputError, command_line
 from kvrepro.training.lab import checkpoint
 from kvrepro.training.lab.config import LabConfig, load_config
 from kvrepro.training.lab.evaluation import read_items
@@ -83,6 +83,8 @@ def model_card(config: LabConfig, folders: list[Path], shipped: int, accuracy: d
         with (folder / "loss.csv").open() as f:
             runs[evaluation["seed"]] = (evaluation, list(csv.DictReader(f)))
     evaluations = {seed: runs[seed][0] for seed in sorted(runs)}
+    if shipped not in runs:
+        raise InputError(f"seed {shipped} is in none of the folders, which hold {sorted(runs)}; ship one of these.")
     curve = runs[shipped][1]
     lines = [
         *_about(config, sorted(runs), shipped),
@@ -254,4 +256,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

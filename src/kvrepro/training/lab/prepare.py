@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 
 from kvrepro.benchmarks.ruler.definitions import TASKS
 from kvrepro.data import corpora, ngram
+from kvrepro.errors import command_line
 from kvrepro.training.lab.rows import EOS, RowMaker
 from kvrepro.training.lab.texts import Texts, heldout_documents, read_texts
 from kvrepro.training.lab.tokenizer import save_tokenizer, train_tokenizer
@@ -92,4 +93,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

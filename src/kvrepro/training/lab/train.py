@@ -20,7 +20,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 from tokenizers import Tokenizer
 
-from kvrepro.errors import InputError
+from kvrepro.errors import InputError, command_line
+from kvrepro.models.loading import usable
 from kvrepro.training.lab import checkpoint, evaluation
 from kvrepro.training.lab.batches import batches
 from kvrepro.training.lab.config import LabConfig, Part, load_config
@@ -222,7 +223,7 @@ def main(argv: list[str] | None = None) -> None:
     def say(text: str) -> None:
         print(f"[{config.name} seed {args.seed}] {text}", flush=True)
 
-    device = torch.device(args.device)
+    device = usable(args.device)
     torch.backends.cuda.matmul.allow_tf32 = True
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     trainer = Trainer(config, args.seed, args.out, args.data, device, dtype)
@@ -242,4 +243,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)

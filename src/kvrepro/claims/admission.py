@@ -1,0 +1,140 @@
+"""Queries on admission: accuracy against the cache that was held (WG-KV §5.2, Figures 7 and 14), how fast a cache grows
+(Table 1), and what λ and τ do to the held-out loss (Appendix F, Figure 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from kvrepro.analysis import bootstrap, cache_sizes, trade_off
+from kvrepro.analysis.accuracy import SERIES
+from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.analysis.cache_sizes import THRESHOLD, Curve, Curves
+from kvrepro.claims.evidence import Evidence, NoRows
+from kvrepro.errors import InputError
+from kvrepro.results import DENSE, valid
+
+
+def score_at_size(evidence: Evidence, method: str, size: float, benchmark: str) -> Estimate:
+    """Score in percent at a cache size, mean over the tasks, between the neighbouring settings."""
+    return _at(_curve(_curves(evidence, benchmark), method), size)
+
+
+def score_kept_at_size(evidence: Evidence, method: str, size: float, benchmark: str) -> Estimate:
+    """Score at a cache size over that of the full cache on the same items."""
+    found = _curves(evidence, benchmark)
+    score = _at(_curve(found, method), size)
+    return Estimate(score.value / found.dense.value, score.draws / found.dense.draws, score.units)
+
+
+def smallest_lead(evidence: Evidence, a: str, b: str, below: float, benchmark: str) -> Estimate:
+    """The smallest lead of a over b in points over the cache sizes below a bound that both cover.
+
+    Both curves are straight between their settings, so the smallest lead is at a setting of either or at an end.
+    """
+    found = _curves(evidence, benchmark)
+    curves = [_curve(found, method) for method in (a, b)]
+    low, high = max(curve.sizes[0] for curve in curves), min(below, *(curve.sizes[-1] for curve in curves))
+    if low >= high:
+        raise NoRows(f"cache sizes below {below:g} that {a} and {b} both held")
+    places = {size for curve in curves for size in curve.sizes if low <= size <= high} | {low, high}
+    ours, theirs = ([_at(curve, size) for size in sorted(places)] for curve in curves)
+    leads = [(x.value - y.value, x.draws - y.draws) for x, y in zip(ours, theirs, strict=True)]
+    value, draws = (np.min(each, axis=0) for each in zip(*leads, strict=True))
+    return Estimate(value, draws, ours[0].units)
+
+
+def admitted_share(evidence: Evidence, method: str, benchmark: str) -> Estimate:
+    """Entries held after a context per token, layer and KV head, of the setting that holds most; contexts are
+    resampled."""
+    rows = valid(evidence.of(benchmark))
+    dense, own = rows["method"] == DENSE, rows["method"].str.split("@").str[0] == method
+    if not dense.any() or not own.any():
+        raise NoRows(f"entries held by {method}")
+    rows = rows.assign(value=rows["kept_entries"].astype(float), budget=rows["budget"].fillna(0.0))
+    full = bootstrap.units(rows[dense], ["task", "item"], ["method"])[DENSE]
+    shares = bootstrap.units(rows[own], ["task", "item"], SERIES).div(full, axis=0).dropna().to_numpy()
+    return bootstrap.mean([shares]).map(lambda x: x.max(-1))
+
+
+def lambda_effect(evidence: Evidence, quantity: str) -> Estimate:
+    """The smallest fall of the normalised cache size, or the smallest rise of the held-out loss, between neighbouring
+    values of λ at the paper's threshold."""
+    found = _trade_off(evidence)
+    places = found.along(THRESHOLD)
+    if len(places) < 2:
+        raise NoRows(f"several values of lambda at a threshold of {THRESHOLD}")
+    sign = {"size": -1, "loss": 1}[quantity]
+    return getattr(found, quantity).map(lambda x: (sign * np.diff(x[..., places], axis=-1)).min(-1))
+
+
+def threshold_excess(evidence: Evidence) -> Estimate:
+    """The largest ratio over λ of the held-out loss at the paper's threshold to the lowest one with the same cache on
+    the frontier of all thresholds and λ (:func:`kvrepro.analysis.trade_off.lowest_loss`)."""
+    found = _trade_off(evidence)
+    places = found.along(THRESHOLD)
+    if not places or len(found.thresholds) < 2:
+        raise NoRows(f"a threshold of {THRESHOLD} and others")
+
+    def worst(size: np.ndarray, loss: np.ndarray) -> np.ndarray:
+        ratios = [loss[..., i] / trade_off.lowest_loss(size, loss, size[..., i]) for i in places]
+        return np.max(ratios, axis=0)
+
+    pairs = ((found.size.value, found.loss.value), (found.size.draws, found.loss.draws))
+    return Estimate(*(worst(*pair) for pair in pairs), found.loss.units)
+
+
+def gates_decided(evidence: Evidence) -> Estimate:
+    """Share of the gates on held-out rows that are below 0.1 or above 0.9, of the λ with the fewest, at the paper's
+    threshold."""
+    rows = trade_off.with_settings(evidence.of(trade_off.EXPERIMENT), "decided_gates")
+    rows = rows[rows["threshold"] == THRESHOLD]
+    if rows.empty:
+        raise NoRows(f"gates at a threshold of {THRESHOLD}")
+    blocks = [bootstrap.units(part, "item", ["lambda"]).to_numpy() for _, part in rows.groupby("task")]
+    return bootstrap.mean(blocks).map(lambda x: x.min(-1))
+
+
+def _curves(evidence: Evidence, benchmark: str) -> Curves:
+    evidence.of(benchmark)
+    try:
+        return evidence.read(_reader(benchmark))
+    except InputError as error:
+        raise NoRows(str(error)) from error
+
+
+@cache
+def _reader(benchmark: str) -> Callable[[pd.DataFrame], Curves]:
+    return lambda rows: cache_sizes.curves(rows[rows["experiment"] == benchmark])
+
+
+def _curve(found: Curves, method: str) -> Curve:
+    if method not in found.curves:
+        raise NoRows(f"settings of {method}")
+    return found.curves[method]
+
+
+def _at(curve: Curve, size: float) -> Estimate:
+    try:
+        return curve.at(size)
+    except InputError as error:
+        raise NoRows(str(error)) from error
+
+
+def _trade_off(evidence: Evidence) -> trade_off.TradeOff:
+    evidence.of(trade_off.EXPERIMENT)
+    return evidence.read(trade_off.trade_off)
+
+
+ADMISSION_QUERIES: tuple[Callable[..., Estimate], ...] = (
+    score_at_size,
+    score_kept_at_size,
+    smallest_lead,
+    admitted_share,
+    lambda_effect,
+    threshold_excess,
+    gates_decided,
+)

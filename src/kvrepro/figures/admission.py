@@ -1,0 +1,162 @@
+"""What admission holds and what that costs: WG-KV Figures 7 (accuracy) and 11 (λ, τ and the held-out loss)."""
+
+from __future__ import annotations
+
+import math
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvrepro.analysis.bootstrap import FEW
+from kvrepro.analysis.cache_sizes import THRESHOLD, Curves, curves
+from kvrepro.analysis.trade_off import TradeOff, trade_off
+from kvrepro.figures.style import PAGE, about, benchmark_title, caption, look, model_title
+
+MARKERS = "ovs^D<>px"  #: of thresholds, rising
+PAPERS_BENCHMARK = "HELMET"  #: of Figures 7 and 14
+
+
+def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
+    """Accuracy in percent against the measured cache size, one line an admission method and the full cache dashed: the
+    mean over the tasks and a panel a task (§5.2). Also Figure 14, with the rows of another model.
+
+    Reads the accuracy rows of one model on one benchmark.
+    """
+    overall = curves(rows)
+    tasks = overall.result.tasks if len(overall.result.tasks) > 1 else ()
+    columns = min(5, len(tasks) + 2)
+    height = math.ceil((len(tasks) + 2) / columns)  # one for the mean, one for the legend
+    figure, grid = plt.subplots(
+        height,
+        columns,
+        figsize=(PAGE, 1.35 * height + 0.35),
+        layout="constrained",
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    panels = list(grid.flat)
+    _against_size(panels[0], overall, "mean over tasks" if tasks else overall.result.tasks[0])
+    for axes, task in zip(panels[1:], tasks, strict=False):
+        _against_size(axes, curves(rows, [task]), task)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("accuracy (%)")
+    for axes in panels[len(tasks) + 1 :]:
+        axes.axis("off")
+    panels[len(tasks) + 1].legend(*panels[0].get_legend_handles_labels(), loc="center", handlelength=2.5)
+    for number in range(columns):
+        last = [axes for axes in grid[:, number] if axes.axison][-1:]
+        for axes in last:
+            axes.set_xlabel("KV cache size")
+            axes.tick_params(labelbottom=True)
+    title = f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}"
+    figure.suptitle(f"{title} in the place of {PAPERS_BENCHMARK}", fontsize=7.5)
+    caption(figure, _note(overall, rows, lab), PAGE)
+    return figure
+
+
+def _against_size(axes: Axes, found: Curves, title: str) -> None:
+    """The lines of one panel with their intervals."""
+    axes.axhline(found.dense.value, color="black", linestyle="--", linewidth=0.9, label="full cache")
+    for name, curve in found.curves.items():
+        style = look(name)
+        low, high = curve.accuracy.low, curve.accuracy.high
+        if len(curve.sizes) > 1:
+            axes.fill_between(curve.sizes, low, high, color=style.color, alpha=0.15, linewidth=0)
+        else:  # a band of one point would not be seen
+            axes.vlines(curve.sizes, low, high, color=style.color, alpha=0.4, linewidth=0.9)
+        axes.plot(curve.sizes, curve.accuracy.value, color=style.color, marker=style.marker, label=style.label)
+    axes.set_title(title, fontsize=6.5)
+    axes.set_xlim(0, 1.03)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "", "0.5", "", "1"])
+    axes.set_ylim(-3, 103)
+
+
+def _note(found: Curves, rows: pd.DataFrame, lab: bool) -> str:
+    model, result = rows["model"].iloc[0], found.result
+    pooled = "" if result.items >= FEW else ", those of the mean over items of all tasks resampled together"
+    return (
+        f"{about(model, lab)}The paper's curves are on {PAPERS_BENCHMARK}, which is not built. Cache size: entries "
+        "held after the context over those of the full cache, mean over items. WG-KV: one point a λ at "
+        f"τ = {THRESHOLD:g}; Local Attention varies its window, DuoAttention the share of retrieval heads. "
+        f"{len(result.tasks)} task{'s' * (len(result.tasks) != 1)} of {result.items} item{'s' * (result.items != 1)}; "
+        f"bands: 95 % bootstrap intervals over items{pooled}. {result.left_out()}"
+    )
+
+
+def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
+    """(a) Distillation loss on held-out rows against the normalised cache size, one line a λ through its thresholds τ,
+    that of the paper filled; (b) cache size against λ, one line a τ (Appendix F).
+
+    Reads the experiment write_gate_validation of one model.
+    """
+    found = trade_off(rows)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(PAGE, 2.6), layout="constrained")
+    _losses(left, found)
+    _sizes(right, found)
+    for axes, letter in zip((left, right), "ab", strict=True):
+        axes.set_title(f"({letter})", loc="left")
+    model = rows["model"].iloc[0]
+    figure.suptitle(f"{model_title(model, lab)}, held-out rows", fontsize=7.5)
+    text = (
+        f"{about(model, lab)}Gates binarised at τ; loss: mean squared difference of the final hidden states from those "
+        f"of full attention, mean over {found.rows} held-out rows; bars and bands: 95 % bootstrap intervals over "
+        f"rows. (a) Filled: τ = {THRESHOLD:g}."
+    )
+    caption(figure, text, PAGE)
+    return figure
+
+
+def _colors(count: int) -> list:
+    """Colours of rising values, dark to light, told apart in grey as well."""
+    return list(plt.get_cmap("viridis")(np.linspace(0, 0.85, count)))
+
+
+def _losses(axes: Axes, found: TradeOff) -> None:
+    for color, trade in zip(_colors(len(found.lambdas)), found.lambdas, strict=True):
+        places = found.of(trade)
+        axes.plot(found.size.value[places], found.loss.value[places], color=color, label=f"λ = {trade:g}")
+        for place in places:
+            threshold = found.points[place][1]
+            x, y = found.size.value[place], found.loss.value[place]
+            axes.errorbar(
+                x,
+                y,
+                xerr=[[max(0.0, x - found.size.low[place])], [max(0.0, found.size.high[place] - x)]],
+                yerr=[[max(0.0, y - found.loss.low[place])], [max(0.0, found.loss.high[place] - y)]],
+                color=color,
+                elinewidth=0.6,
+                marker=MARKERS[found.thresholds.index(threshold) % len(MARKERS)],
+                markerfacecolor=color if threshold == THRESHOLD else "white",
+            )
+    axes.set_yscale("log")
+    axes.set_xlim(0, 1.03)
+    axes.set_xlabel("normalised KV cache size")
+    axes.set_ylabel("distillation loss")
+    axes.legend(loc="upper right", handlelength=1.5)
+
+
+def _sizes(axes: Axes, found: TradeOff) -> None:
+    for number, threshold in enumerate(found.thresholds):
+        places = found.along(threshold)
+        trades = [found.points[place][0] for place in places]
+        color = _colors(len(found.thresholds))[number]
+        axes.fill_between(trades, found.size.low[places], found.size.high[places], color=color, alpha=0.15, linewidth=0)
+        axes.plot(
+            trades,
+            found.size.value[places],
+            color=color,
+            marker=MARKERS[number % len(MARKERS)],
+            markerfacecolor=color if threshold == THRESHOLD else "white",
+            label=f"τ = {threshold:g}",
+        )
+    axes.set_xscale("log")
+    axes.set_xticks(found.lambdas, [f"{trade:g}" for trade in found.lambdas])
+    axes.minorticks_off()
+    axes.set_ylim(0, 1.03)
+    axes.set_xlabel("λ")
+    axes.set_ylabel("normalised KV cache size")
+    axes.legend(loc="upper right", handlelength=1.5)

@@ -1,0 +1,74 @@
+"""Rows of admission methods and of the validation of write gates, with known cache sizes and values, for tests."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+from synthetic_rows import CACHES, TASKS, accuracy_rows
+
+KEPT = (0.1, 0.2, 0.4, 1.0)
+#: Accuracy by what is held. Gates hold what they decide on; the second item of a task a little more than the first.
+GATES = {0.02: (0.6, 1.0), 0.08: (0.3, 1.0), 0.64: (0.1, 0.75)}
+BASELINES = {"local_attention": (0.25, 0.5, 0.75, 1.0), "duo_attention": (0.5, 0.75, 0.75, 1.0)}
+LAMBDAS, THRESHOLDS = (0.02, 0.08, 0.64), (0.05, 0.1, 0.5)
+DECIDED = {0.02: 0.9, 0.08: 0.7, 0.64: 0.8}  #: share of gates close to zero or one at τ = 0.1
+
+
+def admission_rows(experiment: str = "ruler", items: int = 12, tasks=TASKS, model: str = "lab-dense") -> pd.DataFrame:
+    """Accuracy rows of the full cache, of Local Attention and DuoAttention at KEPT, of write gates with the three λ of
+    GATES at τ = 0.1 and one at τ = 0.5, and of a selection, which is no admission."""
+    rows = accuracy_rows({}, tasks, items, model=model, paper="wg_kv").assign(experiment=experiment)
+    dense = rows[rows["method"] == "dense"]
+
+    def arm(name: str, options: dict, kept: float, size: float, accuracy: float) -> pd.DataFrame:
+        right = (dense["item"] < round(accuracy * items)).astype(float)
+        entries = (CACHES * (size * dense["n_tokens"]).round()).astype(int)
+        return dense.assign(method=name, options=json.dumps(options), budget=kept, value=right, kept_entries=entries)
+
+    arms = [
+        arm(name, {"admission": {"method": name}}, kept, kept, accuracy)
+        for name, values in BASELINES.items()
+        for kept, accuracy in zip(KEPT, values, strict=True)
+    ]
+    gates = [(trade, 0.1, *values) for trade, values in GATES.items()] + [(0.02, 0.5, 0.05, 0.0)]
+    for trade, threshold, size, accuracy in gates:
+        options = {"admission": {"method": "write_gate", "trade_off": trade, "threshold": threshold}}
+        suffix = "" if threshold == 0.1 else f"@threshold={threshold}"
+        arms.append(arm(f"wg_kv@trade_off={trade}{suffix}", options, np.nan, size, accuracy))
+    arms.append(arm("quest", {"selection": {"method": "quest"}}, np.nan, 1.0, 0.5))
+    return pd.concat([rows, *arms], ignore_index=True)
+
+
+def size_of(trade: float, threshold: float) -> float:
+    """Normalised cache size in the rows: it halves with each λ, and falls with the threshold."""
+    return 0.8 * 0.5 ** LAMBDAS.index(trade) * (1 - threshold)
+
+
+def loss_of(trade: float, threshold: float) -> float:
+    """Loss in the rows: one over the cache size, a fifth higher off the paper's threshold."""
+    return 0.01 / size_of(trade, threshold) * (1 if threshold == 0.1 else 1.2)
+
+
+def validation_rows(items: int = 12, model: str = "lab-dense", lambdas=LAMBDAS, thresholds=THRESHOLDS) -> pd.DataFrame:
+    """Rows as :mod:`kvrepro.training.gates.validation` writes them: two lengths of ``items`` rows, whose sizes and
+    losses are those of size_of and loss_of times a factor of the row's own that is 1 on average."""
+    same = {"paper": "wg_kv", "experiment": "write_gate_validation", "tier": "quick", "model": model, "seed": 0}
+    rows = []
+    for length in (512, 1024):
+        for item, own in enumerate(np.linspace(0.9, 1.1, items)):
+            for trade in lambdas:
+                for threshold in thresholds:
+                    options = {"lambda": trade, "threshold": threshold, "window": 32}
+                    base = same | {
+                        "method": "write_gate",
+                        "options": json.dumps(options, sort_keys=True),
+                        "budget": own * size_of(trade, threshold),
+                        "task": f"held_out_{length}",
+                        "item": item,
+                    }
+                    decided = DECIDED[trade] if threshold == 0.1 else 0.2
+                    rows.append(base | {"metric": "distillation_loss", "value": own * loss_of(trade, threshold)})
+                    rows.append(base | {"metric": "decided_gates", "value": own * decided})
+    return pd.DataFrame(rows)
