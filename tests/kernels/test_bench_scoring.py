@@ -148,6 +148,21 @@ def test_without_a_gpu_it_says_so(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_rows_of_several_runs_in_one_file(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a stand-in")
+    monkeypatch.setattr(bench_scoring, "Bench", lambda deadline: Bench(deadline, "cpu", torch.float32))
+    monkeypatch.setattr(bench_scoring, "load", lambda _: SMALL)
+    path = tmp_path / "rows.csv"
+    for method, more in (("keydiff", []), ("snapkv", ["--append"]), ("keydiff", ["--append"])):
+        bench_scoring.main(["--out", str(path), "--models", "tiny", "--lengths", "40", "--methods", method, *more])
+    assert scoring.read(path)["method"].tolist() == ["keydiff", "snapkv", "keydiff"]
+    rows = scoring.tidy(scoring.read(path), "h200")
+    assert scoring.cost(rows, "tiny", "keydiff", 40).value == scoring.read(path)["seconds"].iloc[-1]
+    bench_scoring.main(["--out", str(path), "--models", "tiny", "--lengths", "40", "--methods", "snapkv"])
+    assert scoring.read(path)["method"].tolist() == ["snapkv"]
+
+
 def test_bad_files_are_named(tmp_path):
     text = scoring.CONFIG.read_text()
     for old, new, message in (

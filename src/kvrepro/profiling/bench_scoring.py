@@ -26,7 +26,7 @@ from kvrepro.files import sha256_file
 from kvrepro.kernels.gatesight_score import PRECISIONS, TILINGS, gatesight_score, gatesight_score_reference
 from kvrepro.profiling.clock import median_seconds
 from kvrepro.profiling.repetition import Passes, fastest_kernel
-from kvrepro.profiling.scoring import CONFIG, PREFILL, Settings, Shape, as_dict, load
+from kvrepro.profiling.scoring import CONFIG, PREFILL, Settings, Shape, as_dict, load, read
 from kvrepro.profiling.scoring_inputs import geometry, random_estimators, random_prefill, ready
 from kvrepro.results import provenance, write_json
 
@@ -251,19 +251,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=list(settings.lengths), help="tokens of the contexts")
     parser.add_argument("--methods", nargs="+", default=every, help=f"some of {', '.join(every)}")
     parser.add_argument("--models", nargs="+", default=list(settings.shapes), help="shapes of config/scoring.yaml")
+    parser.add_argument("--append", action="store_true", help="keep the rows that the file has; newer ones count")
     options = parser.parse_args(arguments)
     try:
         _check(options, settings, every)
+        if not torch.cuda.is_available():
+            raise InputError("This benchmark needs a CUDA GPU; nothing was measured.")
+        kept = options.append and options.out.exists()
+        before = read(options.out).astype(object).fillna("").to_dict("records") if kept else []
+        bench = Bench(time.monotonic() + options.seconds)
+        print(torch.cuda.get_device_name(), f"torch {torch.__version__} triton {triton.__version__}", flush=True)
+        try:
+            run(bench, settings, options.models, options.methods, options.lengths)
+        finally:
+            write([*before, *bench.rows], options.out, bench.device)
     except InputError as error:
         raise SystemExit(str(error)) from None
-    if not torch.cuda.is_available():
-        raise SystemExit("This benchmark needs a CUDA GPU; nothing was measured.")
-    bench = Bench(time.monotonic() + options.seconds)
-    print(torch.cuda.get_device_name(), f"torch {torch.__version__} triton {triton.__version__}", flush=True)
-    try:
-        run(bench, settings, options.models, options.methods, options.lengths)
-    finally:
-        write(bench.rows, options.out, bench.device)
 
 
 def _check(options: argparse.Namespace, settings: Settings, every: Sequence[str]) -> None:

@@ -165,13 +165,13 @@ class Cost:
 
 
 def cost(rows: pd.DataFrame, model: str, method: str, tokens: int, component: str = "total") -> Cost | None:
-    """Seconds of a method as it is shipped (or bytes, component ``extra``), None where there is no number."""
+    """Seconds of a method as it is shipped (or bytes, component ``extra``), the last that were measured, or None."""
     found = rows[(rows["experiment"] == EXPERIMENT) & (rows["model"] == model) & (rows["method"] == method)]
     found = found[(found["n_tokens"] == tokens) & (found["component"] == component) & (found["options"] == "{}")]
     found = found[found["value"].notna()]
     if found.empty:
         return None
-    row = found.iloc[0]
+    row = found.iloc[-1]
     whole = row["layers_timed"] == row["layers"]
     scale = 1.0 if whole or row["metric"] == "bytes" else row["layers"] / row["layers_timed"]
     return Cost(float(row["value"] * scale), bool(whole), f"{row['layers_timed']} of {row['layers']}")
