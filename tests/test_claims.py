@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from profile_rows import profile_rows
 from synthetic_admission import admission_rows, validation_rows
+from synthetic_costs import benchmark_rows
 from synthetic_observations import observation_rows
 from synthetic_rows import accuracy_rows, predictor_rows, scbench_rows
 
@@ -23,6 +24,8 @@ from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import Claim, Query, Tolerance, claims, query_functions
 from kvrepro.claims.queries import QUERIES, Evidence, NoRows, ask
 from kvrepro.claims.report import COLUMNS, Measured, judge, markdown, measured
+from kvrepro.claims.scoring import SCORING_QUERIES
+from kvrepro.profiling import scoring
 from kvrepro.profiling.settings import load as load_profile
 from kvrepro.results import write_rows
 
@@ -341,6 +344,7 @@ def test_every_claim_with_a_query_can_be_asked(whole):
     profile = profile_rows(load_profile("h200"))
     profiled = {model: Evidence(model, profile[profile["model"] == model]) for model in profile["model"].unique()}
     admitted = pd.concat([admission_rows("helmet"), admission_rows("ruler"), validation_rows()], ignore_index=True)
+    scored = scoring.tidy(benchmark_rows(scoring.load()), "h200")
     for entry in claims():
         if entry.query is None:
             continue
@@ -350,6 +354,8 @@ def test_every_claim_with_a_query_can_be_asked(whole):
             about = profiled[entry.models[0] if entry.models else "Llama-3.1-8B-Instruct"]
         elif entry.query.function in {query.__name__ for query in ADMISSION_QUERIES}:
             about = Evidence("lab-dense", admitted)
+        if entry.query.function in {query.__name__ for query in SCORING_QUERIES}:
+            about = Evidence(entry.models[0], scored[scored["model"] == entry.models[0]])
         for parameters in queries.calls(about, entry.query).values():
             try:
                 ask(about, entry.query.function, parameters)

@@ -70,6 +70,11 @@ def test_a_tier_changes_only_what_it_names():
     assert quick["labels"]["documents"] != base["labels"]["documents"]
 
 
+def gates(options: dict) -> dict:
+    method = {"admission": {"method": "write_gate", **options}, "over": None}
+    return {"experiments": {"wg_kv": {"methods": {"wg_kv": method}}}}
+
+
 def test_overrides_are_laid_over_the_tier_and_null_removes():
     settings = config.load(
         {
@@ -117,6 +122,10 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
             ["900 sinks", "local_attention.sinks"],
         ),
         (methods(it={"selection": {"method": "quest", "budget": 8}}), ["no room for a page", "quest.local"]),
+        (gates({"trade_off": 0.5}), ["wg_kv.admission.trade_off", "lambda 0.5", "lab-dense", "0.16, 0.64"]),
+        (gates({}), ["wg_kv.admission.trade_off", "lambda None", "name one of"]),
+        (gates({"trade_off": 0.16, "threshold": 2}), ["threshold is 2"]),
+        ({"write_gates": {"recipe": {"lambdas": [0.16]}}}, ["lambda 0.64", "name one of 0.16"]),
         ({"labels": {"corpora": ["kjv", "stdlb"]}}, ["labels.corpora", "did you mean 'stdlib'"]),
         ({"labels": {"corpora": ["kjv"]}}, ["labels.corpora", "at least 2"]),
         ({"labels": {"corpora": ["kjv", "kjv"]}}, ["labels.corpora", "twice"]),

@@ -235,6 +235,8 @@ def test_gatesight_scores_a_prefill(tiny_hybrid, tiny_dense, tokens, tmp_path):
     scores = method.score(parent)
     assert isinstance(method, GateSight) and method.allocation == "gate_proportional"
     assert [s.shape for s in scores] == [(2, 100)] * 2 and all(((s >= 0) & (s <= 1)).all() for s in scores)
+    for x, y in zip(method._on_gpu(parent.signals), scores, strict=True):  # the interpreter stands for the GPU
+        torch.testing.assert_close(x, y, rtol=0, atol=1e-5)
     for x, y in zip(scores, found.heads.predict(parent.signals), strict=True):
         assert torch.equal(x, y)
     torch.testing.assert_close(method.layer_weights(parent), torch.tensor([0.2, 0.6]))

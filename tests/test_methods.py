@@ -296,3 +296,12 @@ def test_scores_of_another_shape_are_told_in_one_sentence(parent, wrong):
 
     with pytest.raises(InputError, match=r"Wrong\.score: give a list of \d tensors, .* of shape \[\d+, \d+\]"):
         Wrong().checked_score(parent)
+
+
+@pytest.mark.parametrize("name", ["snapkv", "keydiff", "triattention"])
+def test_scores_of_heads_in_groups_are_those_of_all_at_once(name, prepared, tiny_hybrid, tokens, monkeypatch):
+    parent, method = prefill(tiny_hybrid, tokens, protected=7), prepared(name, tiny_hybrid)
+    whole = method.score(parent)
+    monkeypatch.setattr("kvrepro.methods.blocks.ELEMENTS", 1)  # one head at a time
+    for a, b in zip(method.score(parent), whole, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)

@@ -280,7 +280,10 @@ def test_write_gates_are_trained_where_the_tier_names_their_method(run):
     edit(run, write_gates={"recipe": {"steps": 3}})  # the rows that heads are identified on have this recipe, too
     both = {"write_gates_of_model": 1, "head_profile_of_model": 1}
     assert planned(run) == both | {"benchmark_accuracy": 2} | evaluated | OF_WRITE_GATES
-    edit(run, write_gates={"recipe": {"steps": 2}}, experiments={"wg_kv": {"methods": {"wg_kv": None}}})
+    path = run / "config/tiers/test.yaml"
+    tier = yaml.safe_load(path.read_text()) | {"write_gates": {"recipe": {}, "head_profile": {"steps": 2}}}
+    tier["experiments"]["wg_kv"]["methods"] |= {"wg_kv": None, "duo_attention": None}
+    path.write_text(yaml.safe_dump(tier))
     assert planned(run) == {"benchmark_accuracy": 2} | evaluated
 
 
@@ -511,6 +514,7 @@ def test_scripts_from_prompts_to_claims(script, site):
     gates = config["write_gates"]
     learned = "results/test/write_gates/lab-dense.parquet"
     made = Named(gates="write_gates", rows=learned, provenance=f"{learned}.json")
+    Path(learned).parent.mkdir(parents=True)  # as Snakemake does
     script("write_gates", Named(recipe=recipe), made, {"over": gates["recipe"]}, **dense)
     found = read_rows(learned)
     lambdas = {json.loads(options)["lambda"] for options in found["options"]}

@@ -17,7 +17,7 @@ from kvrepro.claims import ledger
 from kvrepro.data import corpora
 from kvrepro.data.sources import Folder, source
 from kvrepro.errors import InputError, unknown
-from kvrepro.methods.composition import FAMILIES
+from kvrepro.methods.composition import FAMILIES, settings_of
 from kvrepro.models import registry, weights
 from kvrepro.remembered import python_files, remembered
 
@@ -141,6 +141,24 @@ def check(settings: Mapping[str, Any]) -> None:
                 )
     for paper, experiment in settings["experiments"].items():
         _check_methods(f"experiments.{paper}.methods", experiment, described(settings, paper))
+        _check_lambdas(f"experiments.{paper}.methods", experiment, settings["write_gates"]["recipe"])
+
+
+def _check_lambdas(where: str, experiment: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
+    """Gates of every lambda that a method names must be trained, for every model of the experiment."""
+    for name, said in experiment["methods"].items():
+        for _, parts in settings_of(said, f"{where}.{name}"):
+            if (admission := parts.get("admission", {})).get("method") != "write_gate":
+                continue
+            for model in experiment["models"]:
+                path = RECIPES / f"{model}.yaml"
+                trained = (yamlfile.mapping(path, "write one after those beside it") | recipe).get("lambdas", [])
+                chosen = admission.get("trade_off", trained[0] if len(trained) == 1 else None)
+                if chosen not in trained:
+                    raise InputError(
+                        f"{where}.{name}.admission.trade_off: no gates of lambda {chosen} are trained for {model}; "
+                        f"name one of {', '.join(map(str, trained))}, or add it to lambdas in {path}."
+                    )
 
 
 def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

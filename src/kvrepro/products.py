@@ -78,3 +78,6 @@ PROFILE_FIGURES = {
     }.items()
     for name in names
 }
+
+#: Tables of the scoring cost, from the benchmark's rows; they belong to no model of a tier.
+SCORING_TABLES = {name: Product(GATESIGHT, "scoring", f"tables.scoring.{name}") for name in ("table_2", "table_8")}

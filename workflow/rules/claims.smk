@@ -5,7 +5,9 @@ rule claims_of_tier:
     input:
         ledger=sorted(map(str, Path("config/claims").glob("*.yaml"))),
         rows=evidence_files(HERE),
-        reference=[row for where in REFERENCE for row in evidence_files(where)] + sum(PROFILED.values(), []),
+        reference=[row for where in REFERENCE for row in evidence_files(where)]
+        + sum(PROFILED.values(), [])
+        + [row for place in SCORED for row in scoring_files(place)],
     output:
         csv=report(
             f"{RESULTS}/claims.csv",
@@ -28,7 +30,7 @@ rule claims_of_tier:
         models={
             where: {paper: e["models"] for paper, e in SETTINGS[where]["experiments"].items()} for where in SETTINGS
         }
-        | {place: {"wg_kv": PROFILE_MODELS} for place in PROFILED},
+        | {place: profiled_models(place) for place in PLACES if place in PROFILED or place in SCORED},
         commands=commands() | {HERE: command(HERE, config["device"]), PROFILE: PROFILE_COMMAND},
         lab=[model for model, entry in ENTRIES.items() if entry.get("lab")],
         code=identity.code([PACKAGE / "claims", PACKAGE / "analysis"]),

@@ -109,11 +109,94 @@ for name in PROFILE_FIGURES:
             "../scripts/latency_figure.py"
 
 
+rule latency_scoring:
+    # by itself: python -m kvrepro.profiling.bench_scoring --out FILE
+    input:
+        gpu_alone,
+    output:
+        csv=f"results/{PROFILE}/{SCORING}",
+        provenance=f"results/{PROFILE}/{SCORING}.json",
+    log:
+        f"logs/{PROFILE}/scoring.log",
+    conda:
+        "../../envs/conda.yaml"
+    threads: workflow.cores
+    resources:
+        gpu=1,
+    params:
+        code=PROFILE_CODE,
+        seconds=1800,
+    script:
+        "../scripts/latency_scoring.py"
+
+
+rule scoring_rows:
+    input:
+        csv=f"results/{{place}}/{SCORING}",
+    output:
+        rows=[f"results/{{place}}/scoring/{model}.parquet" for model in SCORING_SETTINGS.shapes],
+        provenance=[f"results/{{place}}/scoring/{model}.parquet.json" for model in SCORING_SETTINGS.shapes],
+    log:
+        "logs/{place}/scoring/rows.log",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        code=PROFILE_DRAWING,
+    script:
+        "../scripts/scoring_rows.py"
+
+
+for name in SCORING_TABLES:
+
+    rule:
+        name:
+            f"scoring_{name}"
+        input:
+            scoring_rows,
+        output:
+            csv=f"results/{{place}}/tables/gatesight/{name}.csv",
+            provenance=f"results/{{place}}/tables/gatesight/{name}.csv.json",
+            md=report(
+                f"results/{{place}}/tables/gatesight/{name}.md",
+                caption="../report/scoring.rst",
+                category="gatesight",
+                subcategory="tables",
+                labels={"table": name, "tier": "{place}"},
+            ),
+        log:
+            f"logs/{{place}}/tables/gatesight/{name}.log",
+        wildcard_constraints:
+            place=f"{PROFILE}|{HERE}",
+        conda:
+            "../../envs/conda.yaml"
+        params:
+            name=name,
+            code=PROFILE_DRAWING,
+        script:
+            "../scripts/scoring_table.py"
+
+
+rule latency_goals:
+    input:
+        goal_files,
+    output:
+        goals="results/{place}/goals.csv",
+        provenance="results/{place}/goals.csv.json",
+    log:
+        "logs/{place}/goals.log",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        profile=PROFILE,
+        code=PROFILE_DRAWING,
+    script:
+        "../scripts/latency_goals.py"
+
+
 rule latency_tables:
     input:
         profile_files,
     output:
-        goals="results/{place}/goals.csv",
         ratios="results/{place}/tables/wg_kv/latency.csv",
         md=report(
             "results/{place}/tables/wg_kv/latency.md",
@@ -122,7 +205,7 @@ rule latency_tables:
             subcategory="tables",
             labels={"table": "latency", "tier": "{place}"},
         ),
-        provenance=["results/{place}/goals.csv.json", "results/{place}/tables/wg_kv/latency.csv.json"],
+        provenance="results/{place}/tables/wg_kv/latency.csv.json",
     log:
         "logs/{place}/tables/wg_kv/latency.log",
     conda:
@@ -137,8 +220,11 @@ rule latency_tables:
 rule latency:
     input:
         latency_products(PROFILE),
+        scoring_products(PROFILE),
 
 
 rule latency_reference:
     input:
         [product for place in PROFILED if place != PROFILE for product in latency_products(place)],
+        [f"results/{place}/goals.csv" for place in SCORED if place != PROFILE],
+        scoring_products(HERE),

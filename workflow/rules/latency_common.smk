@@ -2,9 +2,10 @@
 import re
 
 from kvrepro.profiling import run as profiling
+from kvrepro.profiling import scoring
 from kvrepro.profiling.settings import METHODS, PROTOCOLS, end_to_end
 from kvrepro.profiling.settings import load as load_profile
-from kvrepro.products import PROFILE_FIGURES
+from kvrepro.products import PROFILE_FIGURES, SCORING_TABLES
 
 PROFILE = "h200"
 PROFILE_SETTINGS = load_profile(PROFILE)
@@ -24,7 +25,13 @@ def made_at(place):
 
 
 # Places whose rows can be drawn and judged: what was made here and what is committed
-PROFILED = {place: made_at(place) for place in (PROFILE, f"reference/{PROFILE}") if made_at(place)}
+PLACES = (PROFILE, f"reference/{PROFILE}")
+PROFILED = {place: made_at(place) for place in PLACES if made_at(place)}
+
+# The scoring cost of GateSight, measured by a program of its own: its file, and the places where there is one
+SCORING = "benchmarks/bench_scoring.csv"
+SCORING_SETTINGS = scoring.load()
+SCORED = [place for place in PLACES if Path(f"results/{place}/{SCORING}").exists()]
 
 
 def profile_settings(wildcards=None):
@@ -41,6 +48,36 @@ def profile_files(wildcards):
     return [f"{PROFILE_ROOT}/{profiling.KERNELS}", *(f"{PROFILE_ROOT}/{name}.parquet" for name in PROFILE_JOBS)]
 
 
+def scoring_files(place):
+    """Rows of the scoring cost, model by model; none of a committed place without the benchmark's file."""
+    there = place == PROFILE or place in SCORED
+    return [f"results/{place}/scoring/{model}.parquet" for model in SCORING_SETTINGS.shapes] if there else []
+
+
+def scoring_rows(wildcards):
+    """What a place's Tables 2 and 8 are made of; a tier's are made of the committed rows."""
+    return scoring_files(PROFILE if wildcards.place == PROFILE else f"reference/{PROFILE}")
+
+
+def goal_files(wildcards):
+    """Rows of the profile and of the scoring cost, of committed places those that are there."""
+    return [*profile_files(wildcards), *scoring_files(wildcards.place)]
+
+
+def profiled_models(place):
+    """The models, by paper, of which a place has rows of the profile or of the scoring cost."""
+    return {
+        "wg_kv": PROFILE_MODELS if place in PROFILED else [],
+        "gatesight": list(SCORING_SETTINGS.shapes) if place in SCORED else [],
+    }
+
+
+def gpu_alone(wildcards):
+    """No files, but a machine without a GPU is told so."""
+    needs_gpu()
+    return []
+
+
 def needs_gpu():
     """A machine without a GPU is told so before anything starts; a dry run, and a cluster's head node, need none."""
     if workflow.local_exec and not workflow.dryrun:
@@ -48,6 +85,11 @@ def needs_gpu():
             profiling.require_device(PROFILE_SETTINGS.profile)
         except InputError as error:
             raise WorkflowError(str(error)) from None
+
+
+def scoring_products(place):
+    """Tables 2 and 8."""
+    return [f"results/{place}/tables/gatesight/{name}.{kind}" for name in SCORING_TABLES for kind in ("csv", "md")]
 
 
 def latency_products(place):

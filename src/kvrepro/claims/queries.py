@@ -22,6 +22,7 @@ from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import EVERY, Query
 from kvrepro.claims.observations import OBSERVATION_QUERIES
 from kvrepro.claims.scorers import SCORER_QUERIES
+from kvrepro.claims.scoring import SCORING_QUERIES
 from kvrepro.results import DENSE, valid
 
 
@@ -191,6 +192,7 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         *LATENCY_QUERIES,
         *OBSERVATION_QUERIES,
         *ADMISSION_QUERIES,
+        *SCORING_QUERIES,
     )
 }
 

@@ -17,6 +17,7 @@ from kvrepro.models.geometry import Geometry
 KIND = "estimators"
 REMEDY = "run the workflow to train the estimators"
 CHUNK = 8192  #: entries scored at a time, which bounds the memory of long contexts
+FUSED_HIDDEN = 256  #: most hidden units of a network that the fused kernel takes
 
 
 @dataclass
@@ -34,6 +35,11 @@ class Heads:
     b1: torch.Tensor | None  #: [A, K, H]
     w2: torch.Tensor  #: [A, K, H], or [A, K, F] of a linear map
     b2: torch.Tensor  #: [A, K]
+
+    @property
+    def fused(self) -> bool:
+        """Whether the fused kernel takes them: networks whose hidden layer its registers hold."""
+        return self.w1 is not None and self.b1.shape[-1] <= FUSED_HIDDEN
 
     def to(self, device: torch.device | str) -> Heads:
         """The same on another device."""

@@ -48,9 +48,10 @@ def goals(rows: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=COLUMNS)
 
 
-def _goal(
+def goal_row(
     name: str, what: str, measured: float | None, unit: str, goal: str, bound: str, protocol: str
 ) -> dict[str, Any]:
+    """One row of the table of goals."""
     return dict(zip(COLUMNS, (name, what, measured, unit, goal, bound, protocol), strict=True))
 
 
@@ -66,7 +67,7 @@ def _kernel_goals(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, 
     flash, cudnn = (kernel_seconds(rows, f"dense_{name}", tokens) for name in ("flash_attention_2", "cudnn"))
     fastest = min((x for x in (flash, cudnn) if x is not None), default=None)
     at = f"vertical-slash attention, {kept:.0%} admitted, {tokens} tokens"
-    yield _goal(
+    yield goal_row(
         "vertical_slash_over_fastest_dense",
         f"{at}: time of the fastest dense kernel at hand over its time, planning included",
         _over(fastest, ours),
@@ -75,7 +76,7 @@ def _kernel_goals(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, 
         "4.0",
         "strongest_baseline",
     )
-    yield _goal(
+    yield goal_row(
         "vertical_slash_over_flash_attention_2",
         f"{at}: time of FlashAttention-2 over its time, planning included",
         _over(flash, ours),
@@ -85,7 +86,7 @@ def _kernel_goals(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, 
         "paper",
     )
     share = _over(kernel_seconds(rows, "vertical_slash_plan", tokens, kept), ours)
-    yield _goal(
+    yield goal_row(
         "planning_share",
         f"{at}: planning (gather, bounds) as a share of it",
         None if share is None else 100 * share,
@@ -100,7 +101,7 @@ def _kernel_goals(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, 
     if len(ragged):
         row = ragged.sort_values("n_tokens").iloc[-1]
         rate = 100 * row["bytes"] / row["seconds"] / ceiling(rows, "streaming_read")
-    yield _goal(
+    yield goal_row(
         "ragged_decode_bandwidth",
         f"ragged paged decode attention, {kept:.0%} of {settings.profile.kernels['decode'] // K}K, batch 1: bytes of "
         "the kept cache over its time, of the streaming-read rate of the same run",
@@ -122,7 +123,7 @@ def _decode_step(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, A
         ratio = None
         if step is not None and all(sizes):
             ratio = step.value / (sum(x.value for x in sizes) / ceiling(rows, "streaming_read"))
-        yield _goal("decode_step_over_bytes", what + _scaled(step), ratio, "ratio", "<=1.25", "1.0", protocol)
+        yield goal_row("decode_step_over_bytes", what + _scaled(step), ratio, "ratio", "<=1.25", "1.0", protocol)
 
 
 def _scaled(found: Any) -> str:
@@ -136,7 +137,7 @@ def _speedups(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, Any]
             for tokens, least in ends:
                 for protocol in PROTOCOLS:
                     found = speedup(rows, model, phase, tokens, protocol)
-                    yield _goal(
+                    yield goal_row(
                         f"{phase}_speedup_{_short(model)}_{tokens // K}k",
                         f"{model}, {phase} at {tokens // K}K, end to end: full attention over WG-KV{_scaled(found)}",
                         None if found is None else found.value,
@@ -166,7 +167,7 @@ def _absolute(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, Any]
                 worst = max(found, key=lambda n: found[n], default=None)
                 lengths = ", ".join(f"{n // K}K" for n in sorted(found))
                 of = f"the largest of {lengths}" if lengths else "not run: needs rows and the authors' figure data"
-                yield _goal(
+                yield goal_row(
                     f"absolute_{phase}_{_short(model)}",
                     f"{model}, {phase} time of WG-KV over the published one, {of}",
                     None if worst is None else found[worst],
@@ -183,7 +184,7 @@ def _memory(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, Any]]:
             for accounting, words in ACCOUNTINGS.items():
                 for protocol in PROTOCOLS:
                     found = memory_saving(rows, model, tokens, accounting, protocol)
-                    yield _goal(
+                    yield goal_row(
                         f"memory_{accounting}_{_short(model)}_{tokens // K}k",
                         f"{model}, {tokens // K}K: memory saved, {words}; published: {least:g} %, rounded",
                         None if found is None else found.value,

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from kvrepro.errors import InputError
+from kvrepro.methods.blocks import head_blocks
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.models.capture import Prefill
 
@@ -31,9 +32,13 @@ class KeyDiff(Eviction):
 
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Cosine to the anchor, negated."""
-        scores = []
-        for keys in prefill.keys:
-            k = keys.float()
-            base = F.normalize(k, dim=-1) if self.anchor == "mean_of_normalised" else k
-            scores.append(-F.cosine_similarity(base.mean(1, keepdim=True), k, dim=-1))
-        return scores
+        per_entry = 4 * prefill.geometry.head_dim
+        return [
+            torch.cat([self._of_heads(keys[heads].float()) for heads in head_blocks(keys, per_entry)])
+            for keys in prefill.keys
+        ]
+
+    def _of_heads(self, keys: torch.Tensor) -> torch.Tensor:
+        """Scores ``[heads, n]`` of keys ``[heads, n, head_dim]``."""
+        base = F.normalize(keys, dim=-1) if self.anchor == "mean_of_normalised" else keys
+        return -F.cosine_similarity(base.mean(1, keepdim=True), keys, dim=-1)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from kvrepro.errors import InputError
+from kvrepro.methods.blocks import head_blocks
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.models.capture import Prefill
 
@@ -44,13 +45,20 @@ class SnapKV(Eviction):
                 raise InputError(
                     f"snapkv reads {w} queries and the prefill kept {queries.shape[1]}; keep more of them."
                 )
-            q = queries[:, -w:].float().view(g.kv_heads, g.group, w, -1)
-            logits = torch.einsum("hgwd,hnd->hgwn", q, keys.float()) * g.head_dim**-0.5
-            late = torch.arange(n, device=keys.device) > torch.arange(n - w, n, device=keys.device)[:, None]
-            paid = logits.masked_fill(late, float("-inf")).softmax(-1).sum(2)
-            score = torch.full((g.kv_heads, n), w + 1.0, device=keys.device)  # a sum over w rows never exceeds w
-            if n > w:  # the window's own attention is not pooled into its neighbours
-                before = F.max_pool1d(paid[..., : n - w], self.kernel, stride=1, padding=self.kernel // 2)
-                score[:, : n - w] = before.amax(1)
-            scores.append(score)
+            q = queries[:, -w:].unflatten(0, (g.kv_heads, g.group))
+            scale = g.head_dim**-0.5
+            blocks = head_blocks(keys, g.head_dim + 3 * g.group * w)
+            scores.append(torch.cat([self._of_heads(q[heads].float(), keys[heads].float(), scale) for heads in blocks]))
         return scores
+
+    def _of_heads(self, q: torch.Tensor, keys: torch.Tensor, scale: float) -> torch.Tensor:
+        """Scores ``[heads, n]`` of some KV heads: q ``[heads, group, w, head_dim]``, keys ``[heads, n, head_dim]``."""
+        w, n = q.shape[2], keys.shape[1]
+        logits = torch.einsum("hgwd,hnd->hgwn", q, keys) * scale
+        late = torch.arange(n, device=keys.device) > torch.arange(n - w, n, device=keys.device)[:, None]
+        paid = logits.masked_fill_(late, float("-inf")).softmax(-1).sum(2)
+        score = torch.full((len(keys), n), w + 1.0, device=keys.device)  # a sum over w rows never exceeds w
+        if n > w:  # the window's own attention is not pooled into its neighbours
+            before = F.max_pool1d(paid[..., : n - w], self.kernel, stride=1, padding=self.kernel // 2)
+            score[:, : n - w] = before.amax(1)
+        return score

@@ -8,6 +8,7 @@ import torch
 
 from kvrepro.errors import InputError
 from kvrepro.methods import query_statistics
+from kvrepro.methods.blocks import head_blocks
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.models.capture import Prefill
 from kvrepro.models.loading import LoadedModel
@@ -38,7 +39,11 @@ class TriAttention(Eviction):
 
     def prepare(self, lm: LoadedModel) -> None:
         """Load the statistics; InputError when the file is missing, corrupt or another model's."""
-        self._statistics = query_statistics.load(self.query_statistics, lm)
+        self.use(query_statistics.load(self.query_statistics, lm))
+
+    def use(self, statistics: query_statistics.QueryStatistics) -> None:
+        """Score with these statistics."""
+        self._statistics = statistics
 
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Expected attention, not normalised."""
@@ -48,9 +53,15 @@ class TriAttention(Eviction):
         turned = known.mean * torch.polar(torch.ones_like(angles), angles).mean(-1)  # [layers, query_heads, bands]
         spread = known.magnitude - known.mean.abs()
         for centre, rest, keys in zip(turned, spread, prefill.keys, strict=True):
-            real, imaginary = query_statistics.bands(keys.float(), g.rotary_dim)
             weights = torch.stack([centre.real, centre.imag, rest]).float().to(keys.device)
             weights = weights.unflatten(1, (g.kv_heads, g.group)).mT  # [3, kv_heads, bands, group]
-            attention = real @ weights[0] + imaginary @ weights[1] + torch.hypot(real, imaginary) @ weights[2]
-            scores.append(attention.amax(-1))
+            blocks = head_blocks(keys, 3 * g.head_dim)
+            scores.append(torch.cat([_of_heads(keys[h].float(), weights[:, h], g.rotary_dim) for h in blocks]))
         return scores
+
+
+def _of_heads(keys: torch.Tensor, weights: torch.Tensor, rotary_dim: int) -> torch.Tensor:
+    """Scores ``[heads, n]`` of keys ``[heads, n, head_dim]`` with weights ``[3, heads, bands, group]``."""
+    real, imaginary = query_statistics.bands(keys, rotary_dim)
+    attention = real @ weights[0] + imaginary @ weights[1] + torch.hypot(real, imaginary) @ weights[2]
+    return attention.amax(-1)

@@ -1,0 +1,127 @@
+"""Tables 2 and 8, the goals and the claims on the scoring cost, from rows and without any."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from synthetic_costs import benchmark_rows
+
+from kvrepro.claims.evidence import Evidence, NoRows
+from kvrepro.claims.ledger import claims
+from kvrepro.claims.queries import ask
+from kvrepro.claims.report import Measured, judge
+from kvrepro.claims.verdicts import NOT_RUN
+from kvrepro.products import SCORING_TABLES
+from kvrepro.profiling import scoring
+from kvrepro.profiling.settings import load
+from kvrepro.tables.goals import COLUMNS, goals, met
+from kvrepro.tables.scoring import scoring_goals
+
+SETTINGS = scoring.load()
+MODEL = "Qwen3.8-27B"
+
+
+def tidy(layers_timed: int | None = None, rows: pd.DataFrame | None = None) -> pd.DataFrame:
+    found = benchmark_rows(SETTINGS, layers_timed) if rows is None else rows
+    return pd.concat([scoring.rows_of(found, shape, "h200") for shape in SETTINGS.shapes.values()], ignore_index=True)
+
+
+@pytest.mark.parametrize("name", SCORING_TABLES)
+def test_tables_show_published_values_beside_ours(name):
+    frame, text = SCORING_TABLES[name].make(tidy(), SETTINGS)
+    found = frame.set_index(["method", "n_tokens"])
+    for method in SETTINGS.methods:
+        for place, tokens in enumerate(SETTINGS.lengths):
+            row = found.loc[method, tokens]
+            assert row["published"] == SETTINGS.published[name][method][place]
+            assert row["measured"] == pytest.approx(row["published"] / 2)
+    assert "0.246 / 0.123" in text if name == "table_2" else "0.175 / 0.087" in text or "0.175 / 0.088" in text
+    assert "\\*" not in text and "not run" not in text.split("|")[-2]
+
+
+@pytest.mark.parametrize("name", SCORING_TABLES)
+def test_without_rows_every_number_is_not_run(name):
+    frame, text = SCORING_TABLES[name].make(scoring.no_rows(), SETTINGS)
+    assert frame["measured"].isna().all() and frame["published"].notna().sum() == 21
+    assert text.count("not run") >= 6 * 5 and "Ours were not run." in text
+
+
+def test_times_of_some_layers_are_marked():
+    text = SCORING_TABLES["table_2"].make(tidy(layers_timed=8), SETTINGS)[1]
+    assert "100.279 / 50.139\\*" in text or "100.279 / 50.140\\*" in text
+    assert "0.246 / 0.123 |" in text and "Scaled up" in text
+
+
+def test_a_model_that_was_not_come_to_has_a_row_without_a_value():
+    found = benchmark_rows(SETTINGS)
+    rows = tidy(rows=found[found["model"] == MODEL])
+    other = rows[rows["model"] != MODEL]
+    assert len(other) == 1 and other["value"].isna().all() and other["reason"].tolist() == ["not run"]
+    text = SCORING_TABLES["table_8"].make(rows, SETTINGS)[1]
+    assert "0.175 / not run" in text
+
+
+def test_variants_and_failures_are_no_results():
+    found = benchmark_rows(SETTINGS).query("method == 'gatesight' and tokens == 4096 and model == @MODEL")
+    failed = found.assign(seconds=float("nan"), extra_mib=float("nan"), reason="OutOfMemoryError: no")
+    rows = tidy(rows=pd.concat([failed, found.assign(variant="ieee", seconds=9.0)]))
+    assert scoring.cost(rows, MODEL, "gatesight", 4096) is None
+    assert (rows["reason"] == "OutOfMemoryError: no").sum() == 1
+
+
+def test_goals_by_hand():
+    found = scoring_goals(tidy(), SETTINGS)
+    assert list(found) == COLUMNS and not found["goal_id"].duplicated().any()
+    by = found.set_index("goal_id")
+    assert by.loc["gatesight_scoring_seconds", "measured"] == pytest.approx(0.123)
+    assert by.loc["gatesight_over_fastest", "measured"] == pytest.approx(0.246 / 0.084)
+    assert "KeyDiff" in by.loc["gatesight_over_fastest", "what"]
+    assert by.loc["kvzip_over_published", "measured"] == pytest.approx(0.5)
+    assert by.loc["gatesight_scoring_memory", "measured"] == 1
+    assert [met(by.loc[g, "measured"], by.loc[g, "goal"]) for g in by.index[:3]] == [False, False, True]
+    empty = scoring_goals(scoring.no_rows(), SETTINGS)
+    assert empty["measured"].isna().all() and len(empty) == len(found)
+    assert (
+        "scaled up from 8 of 64"
+        in scoring_goals(tidy(8), SETTINGS).set_index("goal_id").loc["kvzip_over_published", "what"]
+    )
+
+
+def test_goals_of_the_profile_stand_beside_them_without_its_rows():
+    found = goals(tidy(), load("h200"))
+    assert len(found) > 20 and found["measured"].isna().all()
+
+
+def test_queries_by_hand():
+    rows = tidy()
+    evidence = Evidence(MODEL, rows[rows["model"] == MODEL])
+    assert ask(evidence, "scoring_seconds", {"method": "snapkv", "length": "256K"}).value == pytest.approx(0.226)
+    growth = ask(evidence, "scoring_growth", {"method": "gatesight", "short": "64K", "long": "256K"})
+    assert growth.value == pytest.approx(0.246 / 0.069)
+    share = {"method": "gatesight", "length": "256K", "unit": "%"}
+    assert ask(evidence, "scoring_over_prefill", share).value == pytest.approx(100 * 0.123 / 25.6)
+    ratio = ask(evidence, "scoring_over_prefill", {"method": "kvzip", "length": "4K", "unit": "ratio"})
+    assert ratio.value == pytest.approx(0.3735 / 0.4)
+    part = tidy(layers_timed=4)
+    with pytest.raises(NoRows):
+        ask(Evidence(MODEL, part[part["model"] == MODEL]), "scoring_over_prefill", share)
+
+
+def test_claims_on_the_scoring_cost_are_judged_from_rows_alone():
+    mine = [c for c in claims() if c.query is not None and c.query.function.startswith("scoring_")]
+    assert len(mine) == 18
+    named = {"gatesight": list(SETTINGS.shapes), "wg_kv": []}
+
+    def judged(rows, about=mine):
+        evidence = {m: Evidence(m, rows[rows["model"] == m]) for m in SETTINGS.shapes}
+        commands = {"h200": "here", "quick": "there", "lab": "there", "paper": "there"}
+        return judge(about, Measured("h200", evidence, named, {}), commands)
+
+    found = judged(tidy()).set_index("claim_id")
+    assert found.loc["gs-t2-gatesight", "verdict"] == "direction holds"  # half the published time is not its value
+    assert found.loc["gs-t2-gatesight", "command"] == "here" and (found["verdict"] != NOT_RUN).all()
+    none = judged(scoring.no_rows())
+    assert (none["verdict"] == NOT_RUN).all() and none["measured"].isin(["", None]).all()
+    every = judged(tidy(), [c for c in claims() if c.paper == "gatesight"])
+    answered = every[every["measured"].fillna("") != ""]["claim_id"]
+    assert set(found.index) <= set(answered)
