@@ -86,7 +86,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
         },
         "benchmarks": {
             "ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]},
-            "scbench": {"items": 1, "length": 1000, "turns": 2, "most_new_tokens": 8, "tasks": ["vt", "choice_eng"]},
+            "scbench": {"items": 1, "length": 1000, "turns": 2, "most_new_tokens": 8, "tasks": ["vt", "many_shot"]},
         },
         "observations": {
             "windows": [2, 6],
@@ -539,13 +539,13 @@ def test_scripts_from_prompts_to_claims(script, site):
         assert set(found["paper"]) == {paper}
         assert {"wall_seconds", "weights", "params", "rule"} <= set(json.loads(Path(f"{out}.json").read_text()))
 
-    stand_ins = config["benchmarks"]["scbench"] | {"tasks": ["choice_eng"]}
+    stand_ins = config["benchmarks"]["scbench"] | {"tasks": ["many_shot"]}
     made = {"name": "scbench", "settings": stand_ins, "seed": 42}
     script("prompts", Named(), Named(prompts=["scbench.jsonl"], manifest="scbench.csv"), made, **hybrid)
-    turns = "results/test/accuracy/lab-hybrid/scbench/choice_eng.parquet"
+    turns = "results/test/accuracy/lab-hybrid/scbench/many_shot.parquet"
     params = {"kept": [0.2], "methods": {"keydiff": {"eviction": "keydiff"}}, "paper": "gatesight"}
     inputs = Named(model=[], prompts="scbench.jsonl")
-    script("accuracy", inputs, Named(rows=turns), params, benchmark="scbench", task="choice_eng", **hybrid)
+    script("accuracy", inputs, Named(rows=turns), params, benchmark="scbench", task="many_shot", **hybrid)
     found = read_rows(turns)
     assert found["ok"].all() and set(found["metric"]) == {"score", "official", "corrected"}
     assert set(found["experiment"]) == {"scbench"} and set(found["benchmark"]) == {"scbench_stand_in"}
