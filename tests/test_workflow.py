@@ -514,6 +514,7 @@ def test_scripts_from_prompts_to_claims(script, site):
     gates = config["write_gates"]
     learned = "results/test/write_gates/lab-dense.parquet"
     made = Named(gates="write_gates", rows=learned, provenance=f"{learned}.json")
+    Path(learned).parent.mkdir(parents=True)  # as Snakemake does
     script("write_gates", Named(recipe=recipe), made, {"over": gates["recipe"]}, **dense)
     found = read_rows(learned)
     lambdas = {json.loads(options)["lambda"] for options in found["options"]}
