@@ -83,7 +83,7 @@ _OF_PRECISION = {"tf32": DEFAULT, "tf32x3": TILINGS["128x128x32w8s4"], "ieee": T
 
 
 def default_tiling(precision: str) -> ScoreTiling:
-    """The tiling of a precision, without spilled registers on an H200."""
+    """The tiling of a precision, whose sums the registers of an H200 hold."""
     return _OF_PRECISION[precision]
 
 
