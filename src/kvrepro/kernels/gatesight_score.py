@@ -75,14 +75,16 @@ TILINGS = {
     "64x256x32w8s3": ScoreTiling(tokens=64),
     "64x128x64w4s3": ScoreTiling(64, 128, 64, 4, 3),
     "128x64x32w4s3": ScoreTiling(units=64, warps=4),
+    "64x64x32w4s3": ScoreTiling(64, 64, 32, 4, 3),
 }
 DEFAULT = TILINGS["128x256x32w8s3"]
-_EXACT = TILINGS["128x64x32w4s3"]  #: float32 products keep both operands in registers
+#: Three products need more registers, and float32 ones keep both operands there.
+_OF_PRECISION = {"tf32": DEFAULT, "tf32x3": TILINGS["128x128x32w8s4"], "ieee": TILINGS["64x64x32w4s3"]}
 
 
 def default_tiling(precision: str) -> ScoreTiling:
-    """The tiling of a precision."""
-    return _EXACT if precision == "ieee" else DEFAULT
+    """The tiling of a precision, whose sums the registers of an H200 hold."""
+    return _OF_PRECISION[precision]
 
 
 def _padded_heads(heads: int) -> int:
@@ -106,16 +108,10 @@ def _kernel(
     inside, row = token < n, tl.arange(0, INPUTS)
     units = GROUPS * UNITS
 
-    rest = tl.where(inside, n - 1 - token, 0).to(tl.float32)  # entries are counted from one
-    of_age = BY_AGE + layer * 3 * units + unit
-    total = tl.load(B1 + layer * units + unit)[None, :] + tl.zeros([TOKENS, UNITS], tl.float32)
-    total += ((token + 1).to(tl.float32) / n)[:, None] * tl.load(of_age)[None, :]
-    total += (rest / n)[:, None] * tl.load(of_age + units)[None, :]
-    total += (tl.log(1.0 + rest) / log_n)[:, None] * tl.load(of_age + 2 * units)[None, :]
-
     first = GIVEN + tl.load(FIRST + layer).to(tl.int64) * layer_stride
     rows = first + token.to(tl.int64)[:, None] * token_stride
     weights = W1 + (layer * units + unit)[None, :] * PADDED
+    total = tl.zeros([TOKENS, UNITS], tl.float32)
     inputs = tl.load(LAYERS + layer) * WIDTH
     for start in tl.range(0, inputs, INPUTS):
         at = start + row
@@ -125,6 +121,13 @@ def _kernel(
         x -= tl.load(MEAN + layer * PADDED + at, mask=within, other=0.0)[None, :]
         total = tl.dot(x, tl.load(weights + at[:, None]), total, input_precision=PRECISION)
 
+    # what needs no tensor core comes last, in the layout that the products leave
+    rest = tl.where(inside, n - 1 - token, 0).to(tl.float32)  # entries are counted from one
+    of_age = BY_AGE + layer * 3 * units + unit
+    total += tl.load(B1 + layer * units + unit)[None, :]
+    total += ((token + 1).to(tl.float32) / n)[:, None] * tl.load(of_age)[None, :]
+    total += (rest / n)[:, None] * tl.load(of_age + units)[None, :]
+    total += (tl.log(1.0 + rest) / log_n)[:, None] * tl.load(of_age + 2 * units)[None, :]
     total = tl.maximum(total, 0.0)
     for head in tl.static_range(HEADS):
         number = group * HEADS + head
