@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from synthetic_rows import accuracy_rows
 
-from kvrepro.analysis.names import ABLATION_TASKS, ALLOCATIONS, FIVE_TASKS, LENGTH_PREDICTORS
+from kvrepro.analysis.names import ABLATION, ABLATION_TASKS, ALLOCATIONS, FIVE_TASKS, LENGTH_PREDICTORS
 
 ATTENTION = tuple(range(3, 64, 4))
 GDN = tuple(i for i in range(64) if i not in ATTENTION)
@@ -120,6 +120,7 @@ def observation_rows(model: str = "lab-hybrid") -> pd.DataFrame:
     tasks = tuple(dict.fromkeys((*ABLATION_TASKS, *FIVE_TASKS)))
     assert set(ALLOCATIONS) <= set(RULES)
     budgets = accuracy_rows(RULES, tasks, items=20, kept=KEPT, model=model, n_tokens=8000)
+    budgets.loc[budgets["task"].isin(ABLATION["scbench"]), "benchmark"] = "scbench"
     low = {"without 3 7 11": 19, "without 3 7 11 23": 8}  # items that are right, of 20
     closed = accuracy_rows(dict.fromkeys(low, 1.0), FIVE_TASKS, 20, (0.5, 1.0), model, n_tokens=8000)
     closed = closed[(closed["budget"] == 1.0) & (closed["method"] != "full")]

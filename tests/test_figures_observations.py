@@ -82,7 +82,7 @@ def test_figure_13_has_a_panel_a_task_and_a_line_a_rule(rows):
 
 def test_accuracy_figures_name_their_benchmark(accuracies):
     assert "RULER 1024" in figure_4a(accuracies).axes[0].get_title()
-    other = accuracies.assign(experiment="scbench")
+    other = accuracies.assign(experiment="scbench", benchmark="scbench")
     assert figure_4a(other).axes[0].get_title().endswith("SCBench")
     assert "SCBench by task" in figure_9(other).get_suptitle()
 

@@ -139,11 +139,11 @@ def test_a_failure_is_a_row_and_late_ones_are_left_out(bench, capsys):
 
 def test_without_a_gpu_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(SystemExit, match="needs a CUDA GPU"):
+    with pytest.raises(InputError, match="needs a CUDA GPU"):
         bench_scoring.main(["--out", str(tmp_path / "x.csv")])
-    with pytest.raises(SystemExit, match="keydif"):
+    with pytest.raises(InputError, match="keydif"):
         bench_scoring.main(["--out", str(tmp_path / "x.csv"), "--methods", "keydif"])
-    with pytest.raises(SystemExit, match="at least 1"):
+    with pytest.raises(InputError, match="at least 1"):
         bench_scoring.main(["--out", str(tmp_path / "x.csv"), "--lengths", "0"])
     assert not list(tmp_path.iterdir())
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import triton
 
-from kvrepro.errors import InputError, unknown
+from kvrepro.errors import InputError, command_line, unknown
 from kvrepro.estimators import fused
 from kvrepro.files import sha256_file
 from kvrepro.kernels.gatesight_score import PRECISIONS, TILINGS, gatesight_score, gatesight_score_reference
@@ -253,20 +253,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", default=list(settings.shapes), help="shapes of config/scoring.yaml")
     parser.add_argument("--append", action="store_true", help="keep the rows that the file has; newer ones count")
     options = parser.parse_args(arguments)
+    _check(options, settings, every)
+    if not torch.cuda.is_available():
+        raise InputError("This benchmark needs a CUDA GPU; nothing was measured.")
+    kept = options.append and options.out.exists()
+    before = read(options.out).astype(object).fillna("").to_dict("records") if kept else []
+    bench = Bench(time.monotonic() + options.seconds)
+    print(torch.cuda.get_device_name(), f"torch {torch.__version__} triton {triton.__version__}", flush=True)
     try:
-        _check(options, settings, every)
-        if not torch.cuda.is_available():
-            raise InputError("This benchmark needs a CUDA GPU; nothing was measured.")
-        kept = options.append and options.out.exists()
-        before = read(options.out).astype(object).fillna("").to_dict("records") if kept else []
-        bench = Bench(time.monotonic() + options.seconds)
-        print(torch.cuda.get_device_name(), f"torch {torch.__version__} triton {triton.__version__}", flush=True)
-        try:
-            run(bench, settings, options.models, options.methods, options.lengths)
-        finally:
-            write([*before, *bench.rows], options.out, bench.device)
-    except InputError as error:
-        raise SystemExit(str(error)) from None
+        run(bench, settings, options.models, options.methods, options.lengths)
+    finally:
+        write([*before, *bench.rows], options.out, bench.device)
 
 
 def _check(options: argparse.Namespace, settings: Settings, every: Sequence[str]) -> None:
@@ -292,4 +289,4 @@ def write(rows: Sequence[dict[str, Any]], path: Path, device: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command_line(main)
