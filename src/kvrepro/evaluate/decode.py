@@ -43,15 +43,25 @@ def feed(lm: LoadedModel, cache: Any, tokens: torch.Tensor, rows: int = 1) -> No
     lm.model(input_ids=tokens.expand(rows, -1).to(lm.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
 
 
+def _fed(
+    lm: LoadedModel, cache: Any, start: int, tokens: Sequence[int], rows: int, kept: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Feed ``tokens`` from position ``start`` on to each of the cache's ``rows``: the greedy choices after the last
+    ``kept`` of them, ``[rows, kept]``, and the positions they were rotated to, ``[axes, rows, t]``."""
+    ids = torch.tensor(tokens, device=lm.device).expand(rows, -1)
+    positions = torch.arange(start, start + len(tokens), device=lm.device).expand(rows, -1)
+    with rotary_positions(lm, len(tokens)) as seen:
+        out = lm.model(
+            input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=kept
+        )
+    return out.logits[:, -kept:].argmax(-1), seen.of_rows(rows)
+
+
 @torch.no_grad()
 def ask(lm: LoadedModel, cache: Any, start: int, question: list[int], max_new_tokens: int, rows: int = 1) -> Posed:
     """Feed ``question`` at position ``start`` to each of the cache's ``rows``."""
-    ids = torch.tensor(question, device=lm.device).expand(rows, -1)
-    positions = torch.arange(start, start + len(question), device=lm.device).expand(rows, -1)
-    with rotary_positions(lm, len(question)) as seen:
-        out = lm.model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    first = out.logits[:, -1].argmax(-1, keepdim=True)
-    return Posed(first, start + len(question), seen.of_rows(rows), max_new_tokens)
+    first, positions = _fed(lm, cache, start, question, rows, kept=1)
+    return Posed(first, start + len(question), positions, max_new_tokens)
 
 
 @torch.no_grad()
@@ -63,24 +73,15 @@ def confirmed(
     The question and what is expected are fed at once: greedy decoding gives these tokens exactly when each of them has
     the largest logit after those before it, and so does the end.
     """
-    end = [sorted(lm.eos)] if expected.finish_reason == "eos" else []
-    length = len(expected.tokens) + len(end)
-    if not 0 < length <= max_new_tokens or (not end and length < max_new_tokens):
+    tokens, ended = expected.tokens, expected.finish_reason == "eos"
+    length = len(tokens) + ended
+    if not 0 < length <= max_new_tokens or (not ended and length < max_new_tokens):
         return None
-    fed = [*question, *expected.tokens[: length - 1]]
-    positions = torch.arange(start, start + len(fed), device=lm.device)[None]
-    with rotary_positions(lm, len(fed)) as seen:
-        out = lm.model(
-            input_ids=torch.tensor([fed], device=lm.device),
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=length,
-        )
-    given = out.logits[0].argmax(-1).tolist()
-    if given[: len(expected.tokens)] != list(expected.tokens) or any(given[-1] not in ids for ids in end):
+    chosen, positions = _fed(lm, cache, start, [*question, *tokens[: length - 1]], rows=1, kept=length)
+    given = chosen[0].tolist()
+    if given[: len(tokens)] != list(tokens) or (ended and given[-1] not in lm.eos):
         return None
-    return Answer(expected.tokens, expected.finish_reason, seen.of_rows(1)[:, 0])
+    return Answer(tokens, expected.finish_reason, positions[:, 0])
 
 
 @torch.no_grad()
@@ -91,10 +92,9 @@ def decode(lm: LoadedModel, cache: Any, posed: Sequence[Posed], steady: bool = F
     changes its tensors in place, so that on a GPU a step can be replayed as a CUDA graph.
     """
     eos = torch.tensor(sorted(lm.eos), device=lm.device)
-    rows, most = [len(each.first) for each in posed], max(each.max_new_tokens for each in posed)
-    token = torch.cat([each.first for each in posed])
+    token, most = torch.cat([each.first for each in posed]), max(each.max_new_tokens for each in posed)
     starts = [torch.full_like(each.first, each.following) for each in posed]
-    position, produced = torch.cat(starts), torch.full((sum(rows), most), int(eos[0]), device=lm.device)
+    position, produced = torch.cat(starts), torch.full((len(token), most), int(eos[0]), device=lm.device)
     produced[:, :1] = token
     done = (token == eos).any(-1)
     slot = torch.ones(1, dtype=torch.long, device=lm.device)
@@ -112,7 +112,7 @@ def decode(lm: LoadedModel, cache: Any, posed: Sequence[Posed], steady: bool = F
         while taken < most and not (taken % LOOK_EVERY[lm.device.type] == 0 and done.all()):
             run()
             taken += 1
-    decoded = seen.of_rows(sum(rows))[..., : taken - 1] if taken > 1 else None
+    decoded = seen.of_rows(len(token))[..., : taken - 1] if taken > 1 else None
     return _answers(posed, produced[:, :taken].cpu(), decoded, eos.cpu())
 
 

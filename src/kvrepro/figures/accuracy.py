@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,7 +9,18 @@ from matplotlib.figure import Figure
 
 from kvrepro.analysis.accuracy import Accuracy, accuracy, methods, unanswered_note
 from kvrepro.analysis.bootstrap import FEW
-from kvrepro.figures.style import COLUMN, METHODS, PAGE, Look, about, benchmark_title, caption, look, model_title
+from kvrepro.figures.style import (
+    COLUMN,
+    METHODS,
+    PAGE,
+    Look,
+    about,
+    benchmark_title,
+    caption,
+    look,
+    model_title,
+    panel_grid,
+)
 from kvrepro.results import DENSE
 
 
@@ -36,17 +45,8 @@ def task_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
     """The lines of :func:`mean_accuracy` task by task, in the order of the rows."""
     overall = accuracy(rows)
     tasks = overall.tasks
-    columns = min(5, len(tasks) + 1)  # one more for the legend
-    height = math.ceil((len(tasks) + 1) / columns)
-    figure, grid = plt.subplots(
-        height,
-        columns,
-        figsize=(PAGE, 1.35 * height + 0.3),
-        layout="constrained",
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
+    figure, grid = panel_grid(len(tasks), 0.3)
+    columns = grid.shape[1]
     panels = list(grid.flat)
     for axes, task in zip(panels, tasks, strict=False):
         result = accuracy(rows, [task])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -13,7 +11,7 @@ from matplotlib.figure import Figure
 from kvrepro.analysis.bootstrap import FEW
 from kvrepro.analysis.cache_sizes import THRESHOLD, Curves, curves
 from kvrepro.analysis.trade_off import TradeOff, trade_off
-from kvrepro.figures.style import PAGE, about, benchmark_title, caption, look, model_title
+from kvrepro.figures.style import PAGE, about, benchmark_title, caption, look, model_title, panel_grid
 
 MARKERS = "ovs^D<>px"  #: of thresholds, rising
 PAPERS_BENCHMARK = "HELMET"  #: of Figures 7 and 14
@@ -27,17 +25,7 @@ def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
     """
     overall = curves(rows)
     tasks = overall.result.tasks if len(overall.result.tasks) > 1 else ()
-    columns = min(5, len(tasks) + 2)
-    height = math.ceil((len(tasks) + 2) / columns)  # one for the mean, one for the legend
-    figure, grid = plt.subplots(
-        height,
-        columns,
-        figsize=(PAGE, 1.35 * height + 0.35),
-        layout="constrained",
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
+    figure, grid = panel_grid(len(tasks) + 1, 0.35)  # one more for the mean
     panels = list(grid.flat)
     _against_size(panels[0], overall, "mean over tasks" if tasks else overall.result.tasks[0])
     for axes, task in zip(panels[1:], tasks, strict=False):
@@ -47,8 +35,8 @@ def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
     for axes in panels[len(tasks) + 1 :]:
         axes.axis("off")
     panels[len(tasks) + 1].legend(*panels[0].get_legend_handles_labels(), loc="center", handlelength=2.5)
-    for number in range(columns):
-        last = [axes for axes in grid[:, number] if axes.axison][-1:]
+    for column in grid.T:
+        last = [axes for axes in column if axes.axison][-1:]
         for axes in last:
             axes.set_xlabel("KV cache size")
             axes.tick_params(labelbottom=True)

@@ -11,6 +11,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -121,6 +122,15 @@ def model_title(model: str, lab: bool) -> str:
 def about(model: str, lab: bool) -> str:
     """The sentence with which a caption begins when the model is a lab model."""
     return f"{model} is a small model trained for this suite. " if lab else ""
+
+
+def panel_grid(panels: int, extra: float) -> tuple[Figure, np.ndarray]:
+    """A grid as wide as a page, at most five panels a row that share their axes, with room for ``panels`` of them and,
+    after the last, for a legend; ``extra`` inches of height beside the rows."""
+    columns = min(5, panels + 1)
+    height = math.ceil((panels + 1) / columns)
+    size = (PAGE, 1.35 * height + extra)
+    return plt.subplots(height, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False)
 
 
 def caption(figure: Figure, text: str, width: float) -> None:
