@@ -11,6 +11,7 @@ from typing import Any
 from kvrepro.errors import InputError, unknown
 from kvrepro.methods import allocation
 from kvrepro.methods.admission.base import Admission
+from kvrepro.methods.bounding.base import Bounding
 from kvrepro.methods.composition import FAMILIES, parts_of, settings_of
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.methods.selection.base import Selection
@@ -22,7 +23,8 @@ KEYS = (*FAMILIES, "allocation", "kept", "over")  #: what a method of the config
 
 @dataclass(frozen=True)
 class Arm:
-    """A combination of methods as the rows name it: at most one before the write, one after it, one when reading.
+    """A combination of methods as the rows name it: at most one before the write, one when reading, one after the
+    prefill, one while the cache grows.
 
     ``kept`` is the kept fraction, None where no method of the arm takes one. ``allocation`` overrides the rule of the
     eviction method's paper.
@@ -32,11 +34,12 @@ class Arm:
     admission: Admission | None = None
     selection: Selection | None = None
     eviction: Eviction | None = None
+    bounding: Bounding | None = None
     kept: float | None = None
     allocation: str | None = None
 
     @property
-    def parts(self) -> dict[str, Admission | Selection | Eviction]:
+    def parts(self) -> dict[str, Admission | Selection | Eviction | Bounding]:
         """The methods by family."""
         return {family: part for family in FAMILIES if (part := getattr(self, family)) is not None}
 
@@ -48,7 +51,7 @@ class Arm:
     @property
     def whole(self) -> bool:
         """Whether everything is held and read, so that answers must be those of the dense model."""
-        return self.kept == 1.0 and self.selection is None
+        return self.kept == 1.0 and self.selection is None and self.bounding is None
 
     def options(self) -> str:
         """The methods with their options as JSON, without paths of artefacts; one outside the families by its class."""
@@ -69,8 +72,8 @@ def arms(
 ) -> list[Arm]:
     """Arms of the methods of an experiment: name -> what it combines, as config/README.md says.
 
-    A method is named by ``admission``, ``selection``, ``eviction``, or several of them, each the name of a method or a
-    mapping of ``method`` and its options. An arm is made for each fraction of ``kept``, or of the method's own key,
+    A method is named by the families it combines (:data:`FAMILIES`), each the name of a method or a mapping of
+    ``method`` and its options. An arm is made for each fraction of ``kept``, or of the method's own key,
     where a part of it takes one, and for each combination of settings under ``over``; its name then ends in
     ``@tau=0.1``. ``artifacts`` gives the path of each artefact by field name; without ``lm`` it is not read (a config
     is being checked). Raises InputError for an unknown name, option or combination, and for an artefact made for

@@ -7,9 +7,9 @@ from itertools import product
 from typing import Any
 
 from kvrepro.errors import InputError, unknown
-from kvrepro.methods import admission, eviction, selection
+from kvrepro.methods import admission, bounding, eviction, selection
 
-FAMILIES = {family.FAMILY.name: family.FAMILY for family in (admission, selection, eviction)}
+FAMILIES = {family.FAMILY.name: family.FAMILY for family in (admission, selection, eviction, bounding)}
 
 
 def parts_of(said: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
@@ -27,6 +27,11 @@ def parts_of(said: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
         raise InputError(
             f"{where}: eviction scores the entries of a whole prefill, which admission leaves out; combine either of "
             "them with a selection."
+        )
+    if "bounding" in parts and "eviction" in parts:
+        raise InputError(
+            f"{where}: eviction scores the entries of a whole prefill, which bounding never holds; leave one of "
+            "them out."
         )
     return parts
 
