@@ -8,17 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kvrepro.cache.admitted import Policy
 from kvrepro.errors import InputError, unknown
 from kvrepro.methods import allocation
 from kvrepro.methods.admission.base import Admission
 from kvrepro.methods.bounding.base import Bounding
-from kvrepro.methods.composition import FAMILIES, parts_of, settings_of
+from kvrepro.methods.composition import FAMILIES, parts_of, running, settings_of
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.methods.selection.base import Selection
 from kvrepro.models.loading import LoadedModel
 from kvrepro.results import REFERENCES
 
-KEYS = (*FAMILIES, "allocation", "kept", "over")  #: what a method of the config may say
+KEYS = (*FAMILIES, "allocation", "benchmarks", "kept", "over")  #: what a method of the config may say
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,18 @@ def _at_fractions(name: str, parts: dict[str, Any], said: Mapping[str, Any], kep
     return [Arm(name, **parts, kept=k, allocation=rule) for k in (said.get("kept", kept) if takes else [None])]
 
 
-def check_budgets(arms: Sequence[Arm], shortest: int, protected: int) -> None:
-    """Raise InputError, before a model runs, when an arm has no budget in a context of ``shortest`` tokens."""
+def policy_of(arm: Arm, n: int, answer: int) -> Policy:
+    """The admission policy of an arm for a context of ``n`` tokens and the most tokens that follow it: kept fractions
+    are of the context, and a window must end before the answer does."""
+    return arm.admission.policy(arm.kept, n if arm.admission.by_fraction else n + answer)
+
+
+def check_budgets(arms: Sequence[Arm], shortest: int, protected: int, answer: int = 0) -> None:
+    """Raise InputError, before a model runs, when an arm has no budget in a context of ``shortest`` tokens that an
+    answer of ``answer`` tokens may follow."""
     for arm in arms:
         if arm.admission is not None:
-            arm.admission.policy(arm.kept, shortest)
+            policy_of(arm, shortest, answer)
         if arm.eviction is not None:
             allocation.per_head_budget(arm.kept, shortest, protected)
             if arm.eviction.query_window >= shortest - protected:
@@ -120,20 +128,25 @@ def check_budgets(arms: Sequence[Arm], shortest: int, protected: int) -> None:
 
 
 def described(
-    methods: Mapping[str, Mapping[str, Any]], kept: Sequence[float], where: str, shortest: Mapping[str, int]
+    methods: Mapping[str, Mapping[str, Any]],
+    kept: Sequence[float],
+    where: str,
+    sizes: Mapping[str, tuple[int, int]],
 ) -> dict[str, dict[str, list[str]]]:
     """Per method of an experiment the ``files`` that define its parts and the ``artifacts`` that it needs.
 
     Raises InputError for whatever :func:`arms` refuses, for a name that rows of the unpruned model have, and for a kept
-    fraction that leaves nothing of the ``shortest`` contexts of a benchmark, tokens by its name.
+    fraction that leaves nothing of the shortest contexts of a benchmark; ``sizes`` are, by its name, their tokens and
+    those that an answer may have.
     """
     if taken := [name for name in REFERENCES if name in methods]:
         raise InputError(f"{where}.{taken[0]}: rows of the unpruned model have this name; give the method another one.")
     made_later = {field: "" for family in FAMILIES.values() for n in family.names() for field in family.artifacts(n)}
-    made = arms(methods, kept, where, artifacts=made_later)
-    for benchmark, tokens in shortest.items():
+    arms(methods, kept, where, artifacts=made_later)
+    for benchmark, (tokens, answer) in sizes.items():
         try:
-            check_budgets(made, tokens, protected=0)
+            made = arms(running(methods, benchmark), kept, where, artifacts=made_later)
+            check_budgets(made, tokens, protected=0, answer=answer)
         except InputError as error:
             raise InputError(f"{where} on {benchmark}, whose contexts may have {tokens} tokens: {error}") from error
     found = {}

@@ -28,7 +28,7 @@ from kvrepro.cache.joined import JoinedLayer, join
 from kvrepro.cache.ragged import EMPTY, bytes_held, entries_held
 from kvrepro.cache.session import Session
 from kvrepro.errors import InputError
-from kvrepro.evaluate.arms import Arm
+from kvrepro.evaluate.arms import Arm, policy_of
 from kvrepro.evaluate.decode import Answer, ask, confirmed, decode, feed
 from kvrepro.evaluate.reading import Reading
 from kvrepro.methods.allocation import allocate, keep_top, ranked
@@ -347,7 +347,8 @@ def _admitted(lm: LoadedModel, prompt: Prompt, example: Example, arms: list[Arm]
     """Prefill under the admission policies, so that refused entries are never written, and within the limits; either
     all arms have one or none does."""
     n = len(prompt.prefix)
-    policies = [arm.admission.policy(arm.kept, n) if arm.admission else EVERYTHING for arm in arms]
+    answer = longest_answer(example)
+    policies = [policy_of(arm, n, answer) if arm.admission else EVERYTHING for arm in arms]
     cache = admitted_cache(lm, policies, keys_pre_rope)
     bounds = None
     if arms[0].bounding:

@@ -36,6 +36,11 @@ def parts_of(said: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
     return parts
 
 
+def running(methods: Mapping[str, Mapping[str, Any]], benchmark: str) -> dict[str, Mapping[str, Any]]:
+    """The methods of an experiment that run a benchmark: those that name it, or none."""
+    return {name: said for name, said in methods.items() if benchmark in said.get("benchmarks", [benchmark])}
+
+
 def settings_of(said: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
     """The parts of a method with each combination of the settings it goes ``over``, and how that is called."""
     swept = []
