@@ -50,7 +50,9 @@ FIGURES = {
     "figure_11": Product(GATESIGHT, "ruler", "figures.accuracy.figure_11"),
     "figure_13": Product(GATESIGHT, "gates", "figures.budgets.figure_13"),
     "wg_kv_figure_7": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7"),
+    "wg_kv_figure_10": Product(WG_KV, "reasoning", "figures.bounded.figure_10", "write_gates", "figure_10"),
     "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11"),
+    "wg_kv_figure_16": Product(WG_KV, "reasoning", "figures.bounded.figure_16", "write_gates", "figure_16"),
 }
 
 TABLES = {

@@ -184,9 +184,13 @@ DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "ana
 
 
 def made_for(product, where):
-    """The papers that a figure or table is made for in a tier: those whose experiment has its benchmark."""
-    has = {paper: benchmarks_of(where, paper) for paper in product.papers}
-    return [paper for paper in has if product.reads not in BENCHMARKS or product.reads in has[paper]]
+    """The papers that a figure or table is made for in a tier: those whose experiment has its benchmark. Committed results
+    may lack the rows of a benchmark."""
+    if product.reads not in BENCHMARKS:
+        return list(product.papers)
+    has = [paper for paper in product.papers if product.reads in benchmarks_of(where, paper)]
+    rows = {paper: [accuracy_files(where, model, product.reads) for model in models_of(where, paper)] for paper in has}
+    return [paper for paper in has if where == HERE or all(Path(row).exists() for row in sum(rows[paper], []))]
 
 
 def table_files(where):
