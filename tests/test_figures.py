@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_admission import admission_rows, validation_rows
+from synthetic_bounded import bounded_rows
 from synthetic_observations import observation_rows
 from synthetic_rows import KEPT, TASKS, accuracy_rows, predictor_rows, scbench_rows
 
@@ -45,6 +46,7 @@ def known(rows, predictors):
         "accuracy": pd.concat([accurate, scbench], ignore_index=True),
         "ruler": accurate,
         "scbench": scbench,
+        "reasoning": bounded_rows(),
         "predictors": predictors,
         "observations": both,
         "gates": observed,
