@@ -1,10 +1,11 @@
 """From examples to rows: GateSight Appendix A's protocol for eviction, the same checks for admission and selection.
 
 One prefill of a context serves all arms without admission: their children are evicted to any kept fraction or whole.
-Arms with admission prefill under their own policies, several as one batch. All arms of as many examples as memory has
-room for then decode as one batch. Each answer carries its checks: entries held equal the budget or what was admitted,
-the prefix is protected, the rest is gone, no token read more than its selection's budget, the model was given the
-positions after the context, bytes held, hashes of what was asked, and at kept fraction 1.0 the dense tokens.
+Arms with admission prefill under their own policies, several as one batch, and arms with the same policy once. As many
+examples as memory has room for then decode together, arms that select apart from the others, whose steps a GPU can
+replay. Each answer carries its checks: entries held equal the budget or what was admitted, the prefix is
+protected, the rest is gone, no token read more than its selection's budget, the model was given the positions after the
+context, bytes held, hashes of what was asked, and at kept fraction 1.0 the dense tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 
 from kvrepro.benchmarks.example import Example, Prompt, render
 from kvrepro.benchmarks.registry import Scorer
-from kvrepro.cache.admitted import Policy, admitted_cache
+from kvrepro.cache.admitted import Policy, admitted_cache, take_rows
 from kvrepro.cache.fork import fork
 from kvrepro.cache.joined import join
 from kvrepro.cache.ragged import EMPTY, bytes_held, entries_held
@@ -38,7 +39,7 @@ from kvrepro.results import DENSE, FULL
 
 #: Bytes of keys and values that are decoded together, about: a small part of a node's memory, or of a GPU's.
 TOGETHER = {"cpu": 2**29, "cuda": 2**32}
-PREFILLS = 4  #: arms with admission that prefill together, each with masks of its own
+PREFILLS = 4  #: admission policies that prefill together, each with masks of its own
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Asked:
 
 @dataclass
 class Sitting:
-    """Caches of one context, a row an arm, before their questions."""
+    """Caches of one context, a row an arm, before their questions; all arms select what they read, or none does."""
 
     session: Session
     asked: list[Asked]
@@ -66,6 +67,11 @@ class Sitting:
         """Of keys and values, with the padding that its longest row asks of the others."""
         keys = [layer.keys for layer in self.session.attention]
         return sum(2 * x.numel() * x.element_size() for x in keys)
+
+    @property
+    def selects(self) -> bool:
+        """Whether its arms select."""
+        return self.asked[0].arm.selection is not None
 
 
 @dataclass
@@ -117,10 +123,13 @@ def _open(lm: LoadedModel, example: Example, arms: list[Arm], keys_pre_rope: dic
         dense = _dense(parent)
         plans = sorted(_plans(parent, forked, label), key=lambda plan: plan[0].kept or 1.0)  # little padding in a batch
         rows = max(1, together // dense.bytes_held)
-        sittings = [_children(lm, parent, prompt, example, plans[i : i + rows]) for i in range(0, len(plans), rows)]
-        admitted = sorted((a for a in arms if a.admission), key=lambda a: a.kept or 1.0)
-        for i in range(0, len(admitted), PREFILLS):
-            sittings.append(_admitted(lm, prompt, example, admitted[i : i + PREFILLS], keys_pre_rope))
+        admitted, sittings = sorted((a for a in arms if a.admission), key=lambda a: a.kept or 1.0), []
+        for selects in (False, True):
+            some = [plan for plan in plans if bool(plan[0].selection) == selects]
+            sittings += [_children(lm, parent, prompt, example, some[i : i + rows]) for i in range(0, len(some), rows)]
+            groups = _alike(arm for arm in admitted if bool(arm.selection) == selects)
+            for i in range(0, len(groups), PREFILLS):
+                sittings.append(_admitted(lm, prompt, example, groups[i : i + PREFILLS], keys_pre_rope))
     except InputError as error:
         raise InputError(f"{label}: {error}") from error
     return Opened(example, prompt, parent.cache, dense, sittings)
@@ -130,15 +139,17 @@ def _finish(
     lm: LoadedModel, opened: list[Opened], score: Scorer, base: dict[str, Any], keys_pre_rope: dict, together: int
 ) -> Iterator[dict[str, Any]]:
     """Ask all sittings their questions, as many at a time as there is room for, and give the rows."""
-    batch, size = [], 0
-    for sitting in (sitting for each in opened for sitting in each.sittings):
-        if batch and size + sitting.bytes > together:
+    sittings = [sitting for each in opened for sitting in each.sittings]
+    for selects in (False, True):
+        batch, size = [], 0
+        for sitting in (each for each in sittings if each.selects == selects):
+            if batch and size + sitting.bytes > together:
+                _ask(lm, batch, keys_pre_rope)
+                batch, size = [], 0
+            batch.append(sitting)
+            size += sitting.bytes
+        if batch:
             _ask(lm, batch, keys_pre_rope)
-            batch, size = [], 0
-        batch.append(sitting)
-        size += sitting.bytes
-    if batch:
-        _ask(lm, batch, keys_pre_rope)
     for each in opened:
         _ask_dense(lm, each)
         yield from _rows(lm, each, score, base)
@@ -299,13 +310,30 @@ def _not_compact(layers) -> set[str]:
     return {"compaction"} if any(layer.keys.shape[2] > int(layer.entries().max()) for layer in layers) else set()
 
 
-def _admitted(lm: LoadedModel, prompt: Prompt, example: Example, arms: list[Arm], keys_pre_rope: dict) -> Sitting:
-    """Prefill under the admission policies, so that refused entries are never written."""
-    n = len(prompt.prefix)
-    policies = [arm.admission.policy(arm.kept, n) for arm in arms]
-    cache = admitted_cache(lm, policies, keys_pre_rope)
-    feed(lm, cache, torch.tensor(prompt.prefix), rows=len(arms))
-    session = Session(cache, lm.geometry)
+def _alike(arms: Iterable[Arm]) -> list[list[Arm]]:
+    """The arms by what they admit: those that differ in what they read only are together."""
+    groups: list[list[Arm]] = []
+    for arm in arms:
+        same = (group for group in groups if (group[0].admission, group[0].kept) == (arm.admission, arm.kept))
+        if (group := next(same, None)) is None:
+            groups.append([arm])
+        else:
+            group.append(arm)
+    return groups
+
+
+def _admitted(
+    lm: LoadedModel, prompt: Prompt, example: Example, groups: list[list[Arm]], keys_pre_rope: dict
+) -> Sitting:
+    """Prefill under the admission policy of each group, so that refused entries are never written; then a row an
+    arm."""
+    n, arms = len(prompt.prefix), [arm for group in groups for arm in group]
+    own = [group[0].admission.policy(group[0].kept, n) for group in groups]
+    cache = admitted_cache(lm, own, keys_pre_rope)
+    feed(lm, cache, torch.tensor(prompt.prefix), rows=len(groups))
+    rows = [number for number, group in enumerate(groups) for _ in group]
+    take_rows(lm, cache, rows)
+    session, policies = Session(cache, lm.geometry), [own[number] for number in rows]
     entries, size = entries_held(session.attention), bytes_held(session.attention).tolist()
     asked = [
         Asked(arm, int(entries[row].sum()), size[row], _failed_admission(session, row, policy, n))
