@@ -12,20 +12,24 @@ KEPT = (0.1, 0.2, 0.4, 1.0)
 #: Accuracy by what is held. Gates hold what they decide on; the second item of a task a little more than the first.
 GATES = {0.02: (0.6, 1.0), 0.08: (0.3, 1.0), 0.64: (0.1, 0.75)}
 BASELINES = {"local_attention": (0.25, 0.5, 0.75, 1.0), "duo_attention": (0.5, 0.75, 0.75, 1.0)}
+#: What is stored, and accuracy by what is read.
+BUDGETS, LOCAL = (64, 128, 256), 32
+SELECTIONS = {"quest": (1.0, (0.5, 0.75, 1.0)), "wg_kv+quest": (0.3, (0.5, 1.0, 0.75))}
 LAMBDAS, THRESHOLDS = (0.02, 0.08, 0.64), (0.05, 0.1, 0.5)
 DECIDED = {0.02: 0.9, 0.08: 0.7, 0.64: 0.8}  #: share of gates close to zero or one at τ = 0.1
 
 
 def admission_rows(experiment: str = "ruler", items: int = 12, tasks=TASKS, model: str = "lab-dense") -> pd.DataFrame:
     """Accuracy rows of the full cache, of Local Attention and DuoAttention at KEPT, of write gates with the three λ of
-    GATES at τ = 0.1 and one at τ = 0.5, and of a selection, which is no admission."""
+    GATES at τ = 0.1 and one at τ = 0.5, and of SELECTIONS at BUDGETS, which are no admission or not only one."""
     rows = accuracy_rows({}, tasks, items, model=model, paper="wg_kv").assign(experiment=experiment)
     dense = rows[rows["method"] == "dense"]
 
     def arm(name: str, options: dict, kept: float, size: float, accuracy: float) -> pd.DataFrame:
         right = (dense["item"] < round(accuracy * items)).astype(float)
         entries = (CACHES * (size * dense["n_tokens"]).round()).astype(int)
-        return dense.assign(method=name, options=json.dumps(options), budget=kept, value=right, kept_entries=entries)
+        held = {"kept_entries": entries, "bytes_held": 64 * entries}
+        return dense.assign(method=name, options=json.dumps(options), budget=kept, value=right, **held)
 
     arms = [
         arm(name, {"admission": {"method": name}}, kept, kept, accuracy)
@@ -37,7 +41,11 @@ def admission_rows(experiment: str = "ruler", items: int = 12, tasks=TASKS, mode
         options = {"admission": {"method": "write_gate", "trade_off": trade, "threshold": threshold}}
         suffix = "" if threshold == 0.1 else f"@threshold={threshold}"
         arms.append(arm(f"wg_kv@trade_off={trade}{suffix}", options, np.nan, size, accuracy))
-    arms.append(arm("quest", {"selection": {"method": "quest"}}, np.nan, 1.0, 0.5))
+    for name, (size, values) in SELECTIONS.items():
+        gates = {"admission": {"method": "write_gate", "trade_off": 0.08}} if size < 1 else {}
+        for budget, accuracy in zip(BUDGETS, values, strict=True):
+            quest = {"selection": {"method": "quest", "local": LOCAL, "budget": budget}}
+            arms.append(arm(f"{name}@budget={budget}", gates | quest, np.nan, size, accuracy))
     return pd.concat([rows, *arms], ignore_index=True)
 
 

@@ -12,6 +12,7 @@ from kvrepro.claims.queries import ask
 from kvrepro.claims.report import Measured, judge
 
 HELMET = {"benchmark": "helmet"}
+BOTH = {"a": "wg_kv+quest", "b": "quest", "benchmark": "ruler"}
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,11 @@ def evidence():
         ("smallest_lead", {"a": "local_attention", "b": "wg_kv", "below": 0.4, **HELMET}, -50),
         ("admitted_share", {"method": "wg_kv", "benchmark": "ruler"}, 0.6),
         ("admitted_share", {"method": "local_attention", "benchmark": "ruler"}, 1),
+        ("admitted_share", {"method": "quest", "benchmark": "ruler"}, 1),
+        ("left_out", {"method": "wg_kv+quest", "benchmark": "ruler"}, 70),
+        ("selection_gap", {"a": "wg_kv+quest", "b": "quest", **HELMET}, 25),  # the first of two that are as far
+        ("selection_cost", {"quantity": "bytes", **BOTH}, 0.3),
+        ("selection_cost", {"quantity": "candidates", **BOTH}, (0.3 - 32 / 1004.5) / (1 - 32 / 1004.5)),
         ("lambda_effect", {"quantity": "size"}, 0.18),
         ("lambda_effect", {"quantity": "loss"}, 0.01 / 0.36 - 0.01 / 0.72),
         ("threshold_excess", {}, 1),
@@ -72,6 +78,9 @@ def test_a_threshold_off_the_frontier_is_found(evidence):
         ("score_at_size", {"method": "wg_kv", "size": 0.25, "benchmark": "scbench"}),
         ("smallest_lead", {"a": "wg_kv", "b": "local_attention", "below": 0.09, **HELMET}),
         ("admitted_share", {"method": "kvzip", "benchmark": "ruler"}),
+        ("selection_gap", {"a": "wg_kv+quest", "b": "kvzip", **HELMET}),
+        ("selection_gap", BOTH | {"benchmark": "scbench"}),
+        ("selection_cost", BOTH | {"b": "kvzip", "quantity": "bytes"}),
     ],
     ids=str,
 )
@@ -100,4 +109,7 @@ def test_a_lab_model_says_nothing_on_a_benchmark_that_is_not_built(evidence):
     assert judged.loc["wg-f11-lambda-shrinks-cache", "verdict"] == "direction holds"
     assert judged.loc["wg-f11-lambda-raises-loss", "measured"] == pytest.approx(0.0138889, rel=1e-4)
     assert judged.loc["wg-t1-admission-slows-growth", "verdict"] == "reproduced"  # said of any model
+    for claim in ("wg-t1-selection-keeps-memory", "wg-f2a-admission-and-selection"):
+        assert judged.loc[claim, "verdict"] in ("reproduced", "direction holds")
+    assert judged.loc["wg-f9-quest-curves-overlap", "verdict"] == "not built"
     assert judged.loc["wg-s33-gates-become-binary", "verdict"] == "direction holds"

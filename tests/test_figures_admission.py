@@ -69,7 +69,7 @@ def test_rows_that_failed_a_check_have_no_part_in_a_size(rows):
 def test_another_threshold_is_another_curve(rows):
     assert list(curves(rows, threshold=0.5).curves["wg_kv"].sizes) == pytest.approx([0.05], abs=1e-3)
     with pytest.raises(InputError, match="no accuracy rows of an admission method"):
-        curves(rows[rows["method"].isin(["dense", "full", "quest"])])
+        curves(rows[rows["method"].isin(["dense", "full", "quest@budget=64", "wg_kv+quest@budget=64"])])
 
 
 def lines(axes) -> dict:

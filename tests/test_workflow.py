@@ -80,7 +80,8 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
                 "methods": {
                     "wg_kv": {"over": {"admission": {"trade_off": [0.08, 0.64]}}},
                     "local_attention": {"admission": {"sinks": 4}},
-                    "quest": {"selection": {"method": "quest", "budget": 64, "local": 16}},
+                    "quest": {"selection": {"local": 16}, "over": {"selection": {"budget": [64, 128]}}},
+                    "wg_kv+quest": {"over": {"selection": {"budget": [64]}}},
                 },
             },
         },
@@ -176,7 +177,7 @@ DRAWN = {"table_1": 1, "table_5": 1, "figure_5": 1, "figure_8": 1} | OBSERVED  #
 OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
 OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
-OF_WRITE_GATES = {"wg_kv_figure_7": 1, "wg_kv_figure_11": 1}
+OF_WRITE_GATES = {"wg_kv_figure_7": 1, "wg_kv_figure_9": 1, "wg_kv_figure_11": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
     "table_3": 1,
@@ -213,7 +214,7 @@ def test_everything_is_made_once(finished):
             for n in ("4a", "4b", "5", "8", "9", "11")
             for kind in ("pdf", "png")
         ),
-        *(f"figures/test/wg_kv/figure_{n}.{kind}" for n in (7, 11) for kind in ("pdf", "png")),
+        *(f"figures/test/wg_kv/figure_{n}.{kind}" for n in (7, 9, 11) for kind in ("pdf", "png")),
     } <= made
 
 
@@ -267,6 +268,7 @@ def test_kept_fractions_rerun_the_evaluation_alone(run):
         "table_ruler_tasks": 2,
         "unpruned_accuracy": 2,
         "wg_kv_figure_7": 1,
+        "wg_kv_figure_9": 1,
     }
 
 

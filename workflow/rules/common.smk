@@ -162,6 +162,12 @@ def needed(where, paper):
     return sorted({field for method in methods.values() for field in method["artifacts"]})
 
 
+def offered(where, paper):
+    """What figures may need of the methods of a paper: the artefacts they have, and the families they are of."""
+    methods = SETTINGS[where]["experiments"].get(paper, {"methods": {}})["methods"]
+    return {*needed(where, paper), *(part for method in methods.values() for part in method)}
+
+
 def artifacts(wildcards):
     """What the methods of a model need from the workflow, by the name of their field."""
     fields = needed(HERE, paper_of(wildcards))
@@ -203,7 +209,7 @@ def figure_files(where):
         f"figures/{where}/{paper}/{figure.file or name}{suffix}.{kind}"
         for name, figure in FIGURES.items()
         for paper in made_for(figure, where)
-        if figure.needs is None or figure.needs in needed(where, paper)
+        if figure.needs is None or figure.needs in offered(where, paper)
         for suffix in suffixes(where, paper)
         for kind in ("pdf", "png")
     ]

@@ -15,6 +15,8 @@ METHODS = {
     "wg_kv": "WG-KV",
     "local_attention": "Local Attention",
     "duo_attention": "DuoAttention",
+    "quest": "Quest",
+    "wg_kv+quest": "WG-KV + Quest",
 }
 
 #: Benchmarks as titles call them, by experiment, and what stands in for them offline.

@@ -23,6 +23,7 @@ from kvrepro.claims.ledger import EVERY, Query
 from kvrepro.claims.observations import OBSERVATION_QUERIES
 from kvrepro.claims.scorers import SCORER_QUERIES
 from kvrepro.claims.scoring import SCORING_QUERIES
+from kvrepro.claims.selection import SELECTION_QUERIES
 from kvrepro.results import DENSE, valid
 
 
@@ -193,6 +194,7 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         *OBSERVATION_QUERIES,
         *ADMISSION_QUERIES,
         *SCORING_QUERIES,
+        *SELECTION_QUERIES,
     )
 }
 

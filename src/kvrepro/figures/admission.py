@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from kvrepro.analysis.bootstrap import FEW
 from kvrepro.analysis.cache_sizes import THRESHOLD, Curves, curves
 from kvrepro.analysis.trade_off import TradeOff, trade_off
-from kvrepro.figures.style import PAGE, about, benchmark_title, caption, look, model_title, panel_grid
+from kvrepro.figures.style import PAGE, about, benchmark_title, caption, look, model_title, task_panels
 
 MARKERS = "ovs^D<>px"  #: of thresholds, rising
 PAPERS_BENCHMARK = "HELMET"  #: of Figures 7 and 14
@@ -24,29 +24,16 @@ def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
     Reads the accuracy rows of one model on one benchmark.
     """
     overall = curves(rows)
-    tasks = overall.result.tasks if len(overall.result.tasks) > 1 else ()
-    figure, grid = panel_grid(len(tasks) + 1, 0.35)  # one more for the mean
-    panels = list(grid.flat)
-    _against_size(panels[0], overall, "mean over tasks" if tasks else overall.result.tasks[0])
-    for axes, task in zip(panels[1:], tasks, strict=False):
-        _against_size(axes, curves(rows, [task]), task)
-    for axes in grid[:, 0]:
-        axes.set_ylabel("accuracy (%)")
-    for axes in panels[len(tasks) + 1 :]:
-        axes.axis("off")
-    panels[len(tasks) + 1].legend(*panels[0].get_legend_handles_labels(), loc="center", handlelength=2.5)
-    for column in grid.T:
-        last = [axes for axes in column if axes.axison][-1:]
-        for axes in last:
-            axes.set_xlabel("KV cache size")
-            axes.tick_params(labelbottom=True)
+    figure = task_panels(
+        overall.result.tasks, lambda axes, tasks: _against_size(axes, curves(rows, tasks)), "KV cache size"
+    )
     title = f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}"
     figure.suptitle(f"{title} in the place of {PAPERS_BENCHMARK}", fontsize=7.5)
     caption(figure, _note(overall, rows, lab), PAGE)
     return figure
 
 
-def _against_size(axes: Axes, found: Curves, title: str) -> None:
+def _against_size(axes: Axes, found: Curves) -> None:
     """The lines of one panel with their intervals."""
     axes.axhline(found.dense.value, color="black", linestyle="--", linewidth=0.9, label="full cache")
     for name, curve in found.curves.items():
@@ -57,10 +44,8 @@ def _against_size(axes: Axes, found: Curves, title: str) -> None:
         else:  # a band of one point would not be seen
             axes.vlines(curve.sizes, low, high, color=style.color, alpha=0.4, linewidth=0.9)
         axes.plot(curve.sizes, curve.accuracy.value, color=style.color, marker=style.marker, label=style.label)
-    axes.set_title(title, fontsize=6.5)
     axes.set_xlim(0, 1.03)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "", "0.5", "", "1"])
-    axes.set_ylim(-3, 103)
 
 
 def _note(found: Curves, rows: pd.DataFrame, lab: bool) -> str:
