@@ -80,3 +80,38 @@ def validation_rows(items: int = 12, model: str = "lab-dense", lambdas=LAMBDAS, 
                     rows.append(base | {"metric": "distillation_loss", "value": own * loss_of(trade, threshold)})
                     rows.append(base | {"metric": "decided_gates", "value": own * decided})
     return pd.DataFrame(rows)
+
+
+#: Cache sizes [layers, heads] by the kind of context.
+HEAD_SIZES = {"code": ((0.9, 0.7), (0.5, 0.7)), "html_to_tsv": ((0.9, 0.1), (0.2, 0.2))}
+ATTENTION = {"top_tenth_share": 0.8, "near_of_ignored": 0.03, "far_of_ignored": 0.01}
+
+
+def pattern_rows(items: int = 12, model: str = "lab-dense") -> pd.DataFrame:
+    """Rows of the patterns of attention and admission: HEAD_SIZES and ATTENTION times a factor of the context's own
+    that is 1 on average, 40 crosswise pairs, and traces of two heads over two tokens."""
+    same = {"paper": "wg_kv", "tier": "quick", "model": model, "budget": np.nan, "seed": 0}
+    rows = []
+
+    def add(experiment, method, options, task, item, metric, value):
+        cells = {"experiment": experiment, "method": method, "options": json.dumps(options), "task": task}
+        rows.append(same | cells | {"item": item, "metric": metric, "value": value})
+
+    for item, own in enumerate(np.linspace(0.9, 1.1, items)):
+        for kind, sizes in HEAD_SIZES.items():
+            for layer, of_layer in enumerate(sizes):
+                for head, size in enumerate(of_layer):
+                    options = {"layer": layer, "head": head, "lambda": 0.08, "threshold": 0.1, "window": 32}
+                    add("head_sizes", "write_gate", options, kind, item, "cache_size", own * size)
+        for head in range(4):
+            for metric, value in ATTENTION.items():
+                options = {"layer": 0, "head": head, "window": 32}
+                add(
+                    "token_utility", "attention", options, "stdlib", item, metric, own * value * (1 + (head - 1.5) / 10)
+                )
+        add("token_utility", "attention", {"window": 32}, "stdlib", item, "crosswise_pairs", 40 * own)
+    for head, token in ((0, 5), (0, 9), (3, 5), (3, 9)):
+        options = {"layer": 1, "head": head, "token": token, "window": 32, "queries": 2}
+        for query in range(token + 1, 200, 2):
+            add("token_trace", "attention", options, "stdlib", query, "attention", 1 / (query * (1 + head) * token))
+    return pd.DataFrame(rows)

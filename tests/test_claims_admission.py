@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from synthetic_admission import DECIDED, admission_rows, validation_rows
+from synthetic_admission import DECIDED, admission_rows, pattern_rows, validation_rows
 
 from kvrepro.claims.evidence import Evidence, NoRows
 from kvrepro.claims.ledger import claims
@@ -17,7 +17,7 @@ BOTH = {"a": "wg_kv+quest", "b": "quest", "benchmark": "ruler"}
 
 @pytest.fixture(scope="module")
 def evidence():
-    rows = [admission_rows("helmet"), admission_rows("ruler", items=10), validation_rows()]
+    rows = [admission_rows("helmet"), admission_rows("ruler", items=10), validation_rows(), pattern_rows()]
     return Evidence("lab-dense", pd.concat(rows, ignore_index=True))
 
 
@@ -39,6 +39,12 @@ def evidence():
         ("selection_gap", {"a": "wg_kv+quest", "b": "quest", **HELMET}, 25),  # the first of two that are as far
         ("selection_cost", {"quantity": "bytes", **BOTH}, 0.3),
         ("selection_cost", {"quantity": "candidates", **BOTH}, (0.3 - 32 / 1004.5) / (1 - 32 / 1004.5)),
+        ("distant_attention_share", {}, 0.8),
+        ("crosswise_pairs", {}, 40),
+        ("transient_attention", {}, 3),
+        ("head_size_ratio", {"a": "html_to_tsv", "b": "code", "statistic": "mean"}, 0.5),
+        ("head_size_ratio", {"a": "code", "b": "html_to_tsv", "statistic": "variation"}, 0.2020 / 0.9147),
+        ("neighbouring_heads", {}, (0.2 + 0.8) / 2),  # in the first layer, mean over both kinds
         ("lambda_effect", {"quantity": "size"}, 0.18),
         ("lambda_effect", {"quantity": "loss"}, 0.01 / 0.36 - 0.01 / 0.72),
         ("threshold_excess", {}, 1),
@@ -81,12 +87,19 @@ def test_a_threshold_off_the_frontier_is_found(evidence):
         ("selection_gap", {"a": "wg_kv+quest", "b": "kvzip", **HELMET}),
         ("selection_gap", BOTH | {"benchmark": "scbench"}),
         ("selection_cost", BOTH | {"b": "kvzip", "quantity": "bytes"}),
+        ("head_size_ratio", {"a": "html_to_tsv", "b": "vt", "statistic": "mean"}),
     ],
     ids=str,
 )
 def test_rows_that_do_not_answer(evidence, function, parameters):
     with pytest.raises(NoRows):
         ask(evidence, function, parameters)
+
+
+@pytest.mark.parametrize("function", ["distant_attention_share", "transient_attention", "neighbouring_heads"])
+def test_patterns_that_were_not_measured(function):
+    with pytest.raises(NoRows):
+        ask(Evidence("lab-dense", admission_rows()), function, {})
 
 
 def test_one_lambda_or_one_threshold_answers_nothing_about_several():
@@ -111,5 +124,8 @@ def test_a_lab_model_says_nothing_on_a_benchmark_that_is_not_built(evidence):
     assert judged.loc["wg-t1-admission-slows-growth", "verdict"] == "reproduced"  # said of any model
     for claim in ("wg-t1-selection-keeps-memory", "wg-f2a-admission-and-selection"):
         assert judged.loc[claim, "verdict"] in ("reproduced", "direction holds")
+    for claim in ("wg-s23-skewed-utility", "wg-f3-head-specific", "wg-f3-transient-utility", "wg-f13-task-sensitivity"):
+        assert judged.loc[claim, "verdict"] == "direction holds"
+    assert judged.loc["wg-f13-heads-decide-apart", "verdict"] == "contradicted"  # 0.5 is not above 0.5
     assert judged.loc["wg-f9-quest-curves-overlap", "verdict"] == "not built"
     assert judged.loc["wg-s33-gates-become-binary", "verdict"] == "direction holds"

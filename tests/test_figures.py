@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_admission import admission_rows, validation_rows
+from synthetic_admission import admission_rows, pattern_rows, validation_rows
 from synthetic_observations import observation_rows
 from synthetic_rows import KEPT, TASKS, accuracy_rows, predictor_rows, scbench_rows
 
@@ -49,6 +49,7 @@ def known(rows, predictors):
         "observations": both,
         "gates": observed,
         "write_gates": validation_rows(),
+        "patterns": pattern_rows(),
     }
 
 

@@ -94,6 +94,12 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
             "sets": [{"tokens": 64, "documents": 3}],
             "ruler": {"length": 600, "items": 1, "tasks": ["niah_single_1", "qa_1"]},
         },
+        "patterns": {
+            "documents": 1,
+            "tokens": 200,
+            "contexts": {"vt": None, "qa_1": {"benchmark": "ruler", "task": "qa_1"}},
+            "items": 1,
+        },
         "gates": {"calibration": 1, "documents": 1, "share": 0.25, "draws": 1, "rows": 4},
         "budgets": {"tasks": ["qa_1"], "items": 1, "kept": [0.2]},
         "write_gates": {
@@ -178,6 +184,7 @@ OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
 OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
 OF_WRITE_GATES = {"wg_kv_figure_7": 1, "wg_kv_figure_9": 1, "wg_kv_figure_11": 1}
+OF_PATTERNS = {"pattern_rows": 1, "wg_kv_figure_3": 1, "wg_kv_figure_13": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
     "table_3": 1,
@@ -214,7 +221,7 @@ def test_everything_is_made_once(finished):
             for n in ("4a", "4b", "5", "8", "9", "11")
             for kind in ("pdf", "png")
         ),
-        *(f"figures/test/wg_kv/figure_{n}.{kind}" for n in (7, 9, 11) for kind in ("pdf", "png")),
+        *(f"figures/test/wg_kv/figure_{n}.{kind}" for n in (3, 7, 9, 11, 13) for kind in ("pdf", "png")),
     } <= made
 
 
@@ -281,12 +288,12 @@ def test_write_gates_are_trained_where_the_tier_names_their_method(run):
     evaluated = {"unpruned_accuracy": 1, "table_ruler": 1, "table_ruler_tasks": 1, "claims_of_tier": 1}
     edit(run, write_gates={"recipe": {"steps": 3}})  # the rows that heads are identified on have this recipe, too
     both = {"write_gates_of_model": 1, "head_profile_of_model": 1}
-    assert planned(run) == both | {"benchmark_accuracy": 2} | evaluated | OF_WRITE_GATES
+    assert planned(run) == both | {"benchmark_accuracy": 2} | evaluated | OF_WRITE_GATES | OF_PATTERNS
     path = run / "config/tiers/test.yaml"
     tier = yaml.safe_load(path.read_text()) | {"write_gates": {"recipe": {}, "head_profile": {"steps": 2}}}
-    tier["experiments"]["wg_kv"]["methods"] |= {"wg_kv": None, "duo_attention": None}
+    tier["experiments"]["wg_kv"]["methods"] |= {"wg_kv": None, "wg_kv+quest": None, "duo_attention": None}
     path.write_text(yaml.safe_dump(tier))
-    assert planned(run) == {"benchmark_accuracy": 2} | evaluated
+    assert planned(run) == {"benchmark_accuracy": 2, "wg_kv_figure_9": 1} | both | evaluated | OF_PATTERNS
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
@@ -310,6 +317,7 @@ def test_dates_start_nothing_and_content_does(run):
         "table_ruler_tasks": 1,
         "claims_of_tier": 1,
         **OF_WRITE_GATES,
+        **OF_PATTERNS,
     }
 
 
@@ -320,7 +328,10 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
         shutil.copy(file, target)
     found = planned(run, "all", "reference")
     of_accuracy = {"table_3": 1, "table_ruler": 2, "table_ruler_tasks": 2, "figure_4b": 1, "figure_11": 1}
-    assert found == OF_SCBENCH | of_accuracy | DRAWN | OF_BUDGETS | OF_WRITE_GATES
+    of_patterns = {"wg_kv_figure_3": 1, "wg_kv_figure_13": 1}
+    assert found == OF_SCBENCH | of_accuracy | DRAWN | OF_BUDGETS | OF_WRITE_GATES | of_patterns
+    (run / "results/reference/test/patterns/lab-dense.parquet").unlink()  # as if they were of before it was measured
+    assert set(found) - set(planned(run, "all", "reference")) == set(of_patterns)
 
 
 @pytest.mark.parametrize(
@@ -524,6 +535,11 @@ def test_scripts_from_prompts_to_claims(script, site):
     params = {"over": gates["head_profile"], "rows": gates["recipe"]}
     script("head_profile", Named(recipe=recipe), Named("head_profile"), params, **dense)
 
+    patterns = "results/test/patterns/lab-dense.parquet"
+    inputs = Named(gates="write_gates", qa_1="lab-dense.jsonl")
+    script("pattern_rows", inputs, Named(rows=patterns), {"settings": config["patterns"]}, **dense)
+    assert set(read_rows(patterns)["experiment"]) == {"token_utility", "token_trace", "head_sizes"}
+
     experiments = config["experiments"]
     for model, paper, more in (
         ("lab-hybrid", "gatesight", {"triattention": {"eviction": "triattention"}}),
@@ -567,6 +583,7 @@ def test_scripts_from_prompts_to_claims(script, site):
                 "observations": [rows, observed],
                 "gates": gated,
                 "write_gates": [learned],
+                "patterns": [patterns],
             }[product.reads]
             outputs = Named(pdf=f"{name}.pdf", png=f"{name}.png", csv=f"{name}.csv", md=f"{name}.md")
             script(kind, Named(*read), outputs, {"name": name, "lab": True})

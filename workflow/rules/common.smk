@@ -1,6 +1,7 @@
 # Paths, and what input functions and params need to know of the config. The logic is in the library.
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import kvrepro
 from kvrepro import identity
@@ -163,9 +164,11 @@ def needed(where, paper):
 
 
 def offered(where, paper):
-    """What figures may need of the methods of a paper: the artefacts they have, and the families they are of."""
-    methods = SETTINGS[where]["experiments"].get(paper, {"methods": {}})["methods"]
-    return {*needed(where, paper), *(part for method in methods.values() for part in method)}
+    """What figures may need of the experiment of a paper: its analyses, the artefacts of its methods, and the families
+    that these are of."""
+    experiment = SETTINGS[where]["experiments"].get(paper, {"methods": {}})
+    families = {part for method in experiment["methods"].values() for part in method}
+    return {*experiment.get("analyses", []), *needed(where, paper), *families}
 
 
 def artifacts(wildcards):
@@ -178,12 +181,17 @@ def write_gate_rows(wildcards):
     return f"results/{wildcards.where}/write_gates/{model_of(wildcards)}.parquet"
 
 
+def pattern_rows(wildcards):
+    return f"results/{wildcards.where}/patterns/{model_of(wildcards)}.parquet"
+
+
 READS = {
     "accuracy": accuracy_rows,
     "predictors": predictor_rows,
     "observations": observation_rows,
     "gates": gate_rows,
     "write_gates": write_gate_rows,
+    "patterns": pattern_rows,
 } | {name: accuracy_rows_on(name) for name in BENCHMARKS}
 DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "analysis"])
 
@@ -194,12 +202,19 @@ def made_for(product, where):
     return [paper for paper in has if product.reads not in BENCHMARKS or product.reads in has[paper]]
 
 
+def drawable(product, where, paper, suffix):
+    """Whether the rows of a product are to be had: committed results may lack what was measured later."""
+    rows = READS[product.reads](SimpleNamespace(where=where, paper=paper, suffix=suffix))
+    return where == HERE or all(Path(row).exists() for row in ([rows] if isinstance(rows, str) else rows))
+
+
 def table_files(where):
     return [
         f"results/{where}/tables/{paper}/{name}{suffix}.{kind}"
         for name, table in TABLES.items()
         for paper in made_for(table, where)
         for suffix in suffixes(where, paper)
+        if drawable(table, where, paper, suffix)
         for kind in ("csv", "md")
     ]
 
@@ -211,6 +226,7 @@ def figure_files(where):
         for paper in made_for(figure, where)
         if figure.needs is None or figure.needs in offered(where, paper)
         for suffix in suffixes(where, paper)
+        if drawable(figure, where, paper, suffix)
         for kind in ("pdf", "png")
     ]
 
@@ -225,6 +241,7 @@ def evidence_files(where):
     ]
     rows += [f"results/{where}/predictors/{model}.parquet" for model in analysed(where, "predictors")]
     rows += [f"results/{where}/observations/{model}.parquet" for model in analysed(where, "observations")]
+    rows += [f"results/{where}/patterns/{model}.parquet" for model in analysed(where, "patterns")]
     rows += [row for model in analysed(where, "gates") for row in gate_files(where, model)]
     rows += [
         f"results/{where}/write_gates/{model}.parquet"

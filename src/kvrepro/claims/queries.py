@@ -21,6 +21,7 @@ from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
 from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import EVERY, Query
 from kvrepro.claims.observations import OBSERVATION_QUERIES
+from kvrepro.claims.patterns import PATTERN_QUERIES
 from kvrepro.claims.scorers import SCORER_QUERIES
 from kvrepro.claims.scoring import SCORING_QUERIES
 from kvrepro.claims.selection import SELECTION_QUERIES
@@ -195,6 +196,7 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         *ADMISSION_QUERIES,
         *SCORING_QUERIES,
         *SELECTION_QUERIES,
+        *PATTERN_QUERIES,
     )
 }
 

@@ -1,0 +1,69 @@
+"""What the rows on attention in code and on the cache of every head say (WG-KV §2.3, Appendix H)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from kvrepro.analysis import bootstrap
+from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.errors import InputError
+
+UTILITY, TRACE, SIZES = "token_utility", "token_trace", "head_sizes"  #: experiments
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Attention ``[points]`` of a query head to a token by the number of the query, each a mean over ``width`` of
+    them."""
+
+    layer: int
+    head: int
+    token: int
+    window: int
+    width: int
+    queries: np.ndarray
+    attention: np.ndarray
+
+
+def of(rows: pd.DataFrame, experiment: str) -> pd.DataFrame:
+    """Rows of one of these experiments, with the options as columns; InputError without any."""
+    found = rows[rows["experiment"] == experiment] if len(rows) else rows
+    if found.empty:
+        raise InputError("there are no rows on patterns of attention and admission; run the target patterns.")
+    options = {text: json.loads(text) for text in found["options"].unique()}
+    said = pd.DataFrame([options[text] for text in found["options"]], index=found.index)
+    return found.join(said)
+
+
+def traces(rows: pd.DataFrame) -> list[Trace]:
+    """The traces of the example, in their order: two heads, two tokens each."""
+    keys = ["layer", "head", "token", "window", "queries"]
+    parts = of(rows, TRACE).groupby(keys, sort=False)
+    return [Trace(*key, part["item"].to_numpy(), part["value"].to_numpy()) for key, part in parts]
+
+
+def per_document(rows: pd.DataFrame, metric: str) -> Estimate:
+    """A metric of the rows on token utility, mean over query heads and documents, which are resampled."""
+    found = of(rows, UTILITY)
+    return bootstrap.mean([bootstrap.units(found, "item", ["metric"])[[metric]].to_numpy()]).map(lambda x: x[..., 0])
+
+
+def sizes(rows: pd.DataFrame) -> dict[str, Estimate]:
+    """Normalised cache sizes ``[layers, kv_heads]`` by the kind of context, in the order of the rows, mean over
+    contexts, which are resampled."""
+    found = {}
+    for kind, part in of(rows, SIZES).groupby("task", sort=False):
+        wide = bootstrap.units(part, "item", ["layer", "head"])
+        shape = (part["layer"].nunique(), part["head"].nunique())
+        found[kind] = bootstrap.mean([wide.to_numpy()]).map(lambda x, shape=shape: x.reshape(*x.shape[:-1], *shape))
+    return found
+
+
+def variation(maps: np.ndarray) -> np.ndarray:
+    """Coefficient of variation over layers and heads, of ``[..., layers, heads]``."""
+    flat = maps.reshape(*maps.shape[:-2], -1)
+    return flat.std(-1) / flat.mean(-1)

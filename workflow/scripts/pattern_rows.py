@@ -1,0 +1,41 @@
+"""Patterns of attention in code, and what each head of one model admits of two kinds of contexts."""
+
+import pandas as pd
+import torch
+
+from kvrepro.analysis.head_sizes import head_size_rows
+from kvrepro.analysis.token_utility import token_utility_rows
+from kvrepro.benchmarks.example import render
+from kvrepro.benchmarks.prompts import read_prompts
+from kvrepro.data.corpora import cut
+from kvrepro.data.sources import source
+from kvrepro.models.gate import load_gates
+from kvrepro.models.loading import load
+from kvrepro.results import write_rows
+from kvrepro.script import job
+
+with job(snakemake) as run:
+    settings, device, tier = snakemake.params.settings, snakemake.config["device"], snakemake.config["tier"]
+    lm, seed, size = load(snakemake.wildcards.model, device), settings["seed"], (settings["tokens"], settings["tokens"])
+    gates = load_gates(snakemake.input.gates, lm, settings["trade_off"])
+
+    def documents(corpus, number):
+        return [torch.tensor(ids) for ids in cut(corpus, lm.tokenizer, size, number, seed, "heldout", join=True)]
+
+    def prompts(path):
+        examples = read_prompts(path)[: settings["items"]]
+        return [torch.tensor(render(example, lm.tokenizer, lm.chat).prefix) for example in examples]
+
+    def contexts(name, said):
+        if "corpus" in said:
+            return documents(said["corpus"], settings["items"])
+        return prompts(getattr(snakemake.input, name))
+
+    kinds = {name: contexts(name, said) for name, said in settings["contexts"].items()}
+    code = documents(settings["code"], settings["documents"])
+    parts = [
+        token_utility_rows(lm, code, gates.window, source(settings["code"]).name, tier, seed),
+        head_size_rows(lm, gates, kinds, settings["threshold"], tier, seed),
+    ]
+    rows = pd.concat(parts, ignore_index=True)
+    write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))
