@@ -59,16 +59,18 @@ def loss_of(trade: float, threshold: float) -> float:
     return 0.01 / size_of(trade, threshold) * (1 if threshold == 0.1 else 1.2)
 
 
-def validation_rows(items: int = 12, model: str = "lab-dense", lambdas=LAMBDAS, thresholds=THRESHOLDS) -> pd.DataFrame:
+def validation_rows(
+    items: int = 12, model: str = "lab-dense", lambdas=LAMBDAS, thresholds=THRESHOLDS, window: int = 32, cost: float = 1
+) -> pd.DataFrame:
     """Rows as :mod:`kvrepro.training.gates.validation` writes them: two lengths of ``items`` rows, whose sizes and
-    losses are those of size_of and loss_of times a factor of the row's own that is 1 on average."""
+    losses are those of size_of and loss_of (``cost`` times) times a factor of the row's own that is 1 on average."""
     same = {"paper": "wg_kv", "experiment": "write_gate_validation", "tier": "quick", "model": model, "seed": 0}
     rows = []
     for length in (512, 1024):
         for item, own in enumerate(np.linspace(0.9, 1.1, items)):
             for trade in lambdas:
                 for threshold in thresholds:
-                    options = {"lambda": trade, "threshold": threshold, "window": 32}
+                    options = {"lambda": trade, "threshold": threshold, "window": window}
                     base = same | {
                         "method": "write_gate",
                         "options": json.dumps(options, sort_keys=True),
@@ -77,9 +79,15 @@ def validation_rows(items: int = 12, model: str = "lab-dense", lambdas=LAMBDAS, 
                         "item": item,
                     }
                     decided = DECIDED[trade] if threshold == 0.1 else 0.2
-                    rows.append(base | {"metric": "distillation_loss", "value": own * loss_of(trade, threshold)})
+                    loss = cost * own * loss_of(trade, threshold)
+                    rows.append(base | {"metric": "distillation_loss", "value": loss})
                     rows.append(base | {"metric": "decided_gates", "value": own * decided})
     return pd.DataFrame(rows)
+
+
+def local_cache_rows() -> pd.DataFrame:
+    """Validation rows of gates with a local cache, and without one, where the loss is three times as high."""
+    return pd.concat([validation_rows(), validation_rows(window=1, cost=3)], ignore_index=True)
 
 
 #: Cache sizes [layers, heads] by the kind of context.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from synthetic_admission import DECIDED, admission_rows, pattern_rows, validation_rows
+from synthetic_admission import DECIDED, admission_rows, local_cache_rows, pattern_rows, validation_rows
 
 from kvrepro.claims.evidence import Evidence, NoRows
 from kvrepro.claims.ledger import claims
@@ -17,7 +17,7 @@ BOTH = {"a": "wg_kv+quest", "b": "quest", "benchmark": "ruler"}
 
 @pytest.fixture(scope="module")
 def evidence():
-    rows = [admission_rows("helmet"), admission_rows("ruler", items=10), validation_rows(), pattern_rows()]
+    rows = [admission_rows("helmet"), admission_rows("ruler", items=10), local_cache_rows(), pattern_rows()]
     return Evidence("lab-dense", pd.concat(rows, ignore_index=True))
 
 
@@ -48,6 +48,12 @@ def evidence():
         ("lambda_effect", {"quantity": "size"}, 0.18),
         ("lambda_effect", {"quantity": "loss"}, 0.01 / 0.36 - 0.01 / 0.72),
         ("threshold_excess", {}, 1),
+        ("local_cache_loss", {"quantity": "ratio"}, 3),
+        (
+            "local_cache_loss",
+            {"quantity": "widening"},
+            2 * (0.12 - 0.01 / 0.72),
+        ),  # sizes 0.1 and 0.76
         ("gates_decided", {}, min(DECIDED.values())),
     ],
     ids=str,
@@ -102,6 +108,13 @@ def test_patterns_that_were_not_measured(function):
         ask(Evidence("lab-dense", admission_rows()), function, {})
 
 
+def test_without_gates_of_both_kinds_or_a_common_size_nothing_is_said_of_the_local_cache():
+    apart = [validation_rows(), validation_rows(lambdas=(0.64,), thresholds=(0.1,), window=1).assign(budget=0.9)]
+    for rows in (validation_rows(), pd.concat(apart)):
+        with pytest.raises(NoRows):
+            ask(Evidence("lab-dense", rows), "local_cache_loss", {"quantity": "ratio"})
+
+
 def test_one_lambda_or_one_threshold_answers_nothing_about_several():
     one = Evidence("lab-dense", validation_rows(lambdas=(0.02,)))
     with pytest.raises(NoRows):
@@ -126,6 +139,8 @@ def test_a_lab_model_says_nothing_on_a_benchmark_that_is_not_built(evidence):
         assert judged.loc[claim, "verdict"] in ("reproduced", "direction holds")
     for claim in ("wg-s23-skewed-utility", "wg-f3-head-specific", "wg-f3-transient-utility", "wg-f13-task-sensitivity"):
         assert judged.loc[claim, "verdict"] == "direction holds"
-    assert judged.loc["wg-f13-heads-decide-apart", "verdict"] == "contradicted"  # 0.5 is not above 0.5
+    for claim in ("wg-f12-local-cache-needed", "wg-f12-gap-widens"):
+        assert judged.loc[claim, "verdict"] == "direction holds"
+    assert judged.loc["wg-f13-heads-decide-apart", "verdict"] == "undecided"  # 0.5 is neither above nor below 0.5
     assert judged.loc["wg-f9-quest-curves-overlap", "verdict"] == "not built"
     assert judged.loc["wg-s33-gates-become-binary", "verdict"] == "direction holds"

@@ -183,7 +183,7 @@ DRAWN = {"table_1": 1, "table_5": 1, "figure_5": 1, "figure_8": 1} | OBSERVED  #
 OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
 OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
-OF_WRITE_GATES = {"wg_kv_figure_7": 1, "wg_kv_figure_9": 1, "wg_kv_figure_11": 1}
+OF_WRITE_GATES = {"wg_kv_figure_7": 1, "wg_kv_figure_9": 1, "wg_kv_figure_11": 1, "wg_kv_figure_12": 1}
 OF_PATTERNS = {"pattern_rows": 1, "wg_kv_figure_3": 1, "wg_kv_figure_13": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
@@ -221,7 +221,7 @@ def test_everything_is_made_once(finished):
             for n in ("4a", "4b", "5", "8", "9", "11")
             for kind in ("pdf", "png")
         ),
-        *(f"figures/test/wg_kv/figure_{n}.{kind}" for n in (3, 7, 9, 11, 13) for kind in ("pdf", "png")),
+        *(f"figures/test/wg_kv/figure_{n}.{kind}" for n in (3, 7, 9, 11, 12, 13) for kind in ("pdf", "png")),
     } <= made
 
 
@@ -287,13 +287,14 @@ def test_a_method_brings_what_it_needs(run):
 def test_write_gates_are_trained_where_the_tier_names_their_method(run):
     evaluated = {"unpruned_accuracy": 1, "table_ruler": 1, "table_ruler_tasks": 1, "claims_of_tier": 1}
     edit(run, write_gates={"recipe": {"steps": 3}})  # the rows that heads are identified on have this recipe, too
-    both = {"write_gates_of_model": 1, "head_profile_of_model": 1}
+    both = {"write_gates_of_model": 1, "write_gates_without_local_cache": 1, "head_profile_of_model": 1}
     assert planned(run) == both | {"benchmark_accuracy": 2} | evaluated | OF_WRITE_GATES | OF_PATTERNS
     path = run / "config/tiers/test.yaml"
     tier = yaml.safe_load(path.read_text()) | {"write_gates": {"recipe": {}, "head_profile": {"steps": 2}}}
     tier["experiments"]["wg_kv"]["methods"] |= {"wg_kv": None, "wg_kv+quest": None, "duo_attention": None}
     path.write_text(yaml.safe_dump(tier))
-    assert planned(run) == {"benchmark_accuracy": 2, "wg_kv_figure_9": 1} | both | evaluated | OF_PATTERNS
+    gates = {"write_gates_of_model": 1} | OF_PATTERNS
+    assert planned(run) == {"benchmark_accuracy": 2, "wg_kv_figure_9": 1} | gates | evaluated
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
@@ -310,6 +311,7 @@ def test_dates_start_nothing_and_content_does(run):
     shard.write_bytes(content)
     assert planned(run) == {
         "write_gates_of_model": 1,
+        "write_gates_without_local_cache": 1,
         "head_profile_of_model": 1,
         "benchmark_accuracy": 2,
         "unpruned_accuracy": 1,
@@ -529,6 +531,11 @@ def test_scripts_from_prompts_to_claims(script, site):
     made = Named(gates="write_gates", rows=learned, provenance=f"{learned}.json")
     Path(learned).parent.mkdir(parents=True)  # as Snakemake does
     script("write_gates", Named(recipe=recipe), made, {"over": gates["recipe"]}, **dense)
+    no_local = "results/test/no_local_cache/lab-dense.parquet"
+    Path(no_local).parent.mkdir(parents=True)
+    over = {"over": gates["recipe"] | gates["no_local_cache"] | {"lambdas": [0.64]}}
+    without = Named(gates="no_local_cache", rows=no_local, provenance=f"{no_local}.json")
+    script("write_gates", Named(recipe=recipe), without, over, **dense)
     found = read_rows(learned)
     lambdas = {json.loads(options)["lambda"] for options in found["options"]}
     assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * 2 * 2 * 2
@@ -583,6 +590,7 @@ def test_scripts_from_prompts_to_claims(script, site):
                 "observations": [rows, observed],
                 "gates": gated,
                 "write_gates": [learned],
+                "local_cache": [learned, no_local],
                 "patterns": [patterns],
             }[product.reads]
             outputs = Named(pdf=f"{name}.pdf", png=f"{name}.png", csv=f"{name}.csv", md=f"{name}.md")

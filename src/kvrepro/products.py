@@ -14,10 +14,10 @@ class Product:
 
     ``reads`` names the rows of one model that ``make`` is given: accuracy, on all benchmarks of the experiment, or the
     name of a benchmark, accuracy on that one where the experiment has it; predictors; observations (with the
-    predictors); gates (with other budgets); write_gates; or patterns. ``function`` names it within kvrepro; it is
-    imported when it is called, since the workflow reads this list in every job. ``needs`` names an artefact or a family
-    of methods, or an analysis, without which there is nothing to show. ``file`` is the name of its files where that is
-    not the product's own.
+    predictors); gates (with other budgets); write_gates; local_cache (these, and gates without one); or patterns.
+    ``function`` names it within kvrepro; it is imported when it is called, since the workflow reads this list in every
+    job. ``needs`` names an artefact or a family of methods, or an analysis, without which there is nothing to show.
+    ``file`` is the name of its files where that is not the product's own.
     """
 
     papers: tuple[str, ...]
@@ -54,6 +54,7 @@ FIGURES = {
     "wg_kv_figure_7": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7"),
     "wg_kv_figure_9": Product(WG_KV, "ruler", "figures.selection.figure_9", "selection", "figure_9"),
     "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11"),
+    "wg_kv_figure_12": Product(WG_KV, "local_cache", "figures.admission.figure_12", "write_gates", "figure_12"),
     "wg_kv_figure_13": Product(WG_KV, "patterns", "figures.patterns.figure_13", "patterns", "figure_13"),
 }
 

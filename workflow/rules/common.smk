@@ -22,6 +22,7 @@ MODELS = list(dict.fromkeys(model for experiment in EXPERIMENTS.values() for mod
 DESCRIBED = {paper: described(config, paper) for paper in EXPERIMENTS}
 RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
 CORPORA = {source(entry).name: entry for entry in config["labels"]["corpora"]}
+LOCAL_CACHE = ("write_gates", "no_local_cache")
 GPU = int(config["device"].startswith("cuda"))
 
 # Committed results of other tiers, in the layout of results/<tier>, of which figures, tables and claims are drawn too.
@@ -181,6 +182,11 @@ def write_gate_rows(wildcards):
     return f"results/{wildcards.where}/write_gates/{model_of(wildcards)}.parquet"
 
 
+def local_cache_rows(wildcards):
+    """Validation of write gates with the recipe's window, and of those without a local cache."""
+    return [f"results/{wildcards.where}/{folder}/{model_of(wildcards)}.parquet" for folder in LOCAL_CACHE]
+
+
 def pattern_rows(wildcards):
     return f"results/{wildcards.where}/patterns/{model_of(wildcards)}.parquet"
 
@@ -191,6 +197,7 @@ READS = {
     "observations": observation_rows,
     "gates": gate_rows,
     "write_gates": write_gate_rows,
+    "local_cache": local_cache_rows,
     "patterns": pattern_rows,
 } | {name: accuracy_rows_on(name) for name in BENCHMARKS}
 DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "analysis"])
@@ -244,9 +251,10 @@ def evidence_files(where):
     rows += [f"results/{where}/patterns/{model}.parquet" for model in analysed(where, "patterns")]
     rows += [row for model in analysed(where, "gates") for row in gate_files(where, model)]
     rows += [
-        f"results/{where}/write_gates/{model}.parquet"
+        f"results/{where}/{folder}/{model}.parquet"
         for paper, experiment in SETTINGS[where]["experiments"].items()
         if "write_gates" in needed(where, paper)
         for model in experiment["models"]
+        for folder in LOCAL_CACHE
     ]
     return rows if where == HERE else [row for row in rows if Path(row).exists()]
