@@ -311,8 +311,8 @@ def test_a_gate_decides_how_much_is_held(tiny_dense):
 def test_an_entry_that_was_not_admitted_is_marked(tiny_dense, monkeypatch):
     real = protocol.feed
 
-    def feed(lm, cache, tokens, rows):
-        real(lm, cache, tokens, rows)
+    def feed(lm, cache, *more):
+        real(lm, cache, *more)
         cache.layers[1].decisions[0][:, 0, 3] ^= True
 
     monkeypatch.setattr(protocol, "feed", feed)
@@ -384,9 +384,9 @@ def test_arms_that_admit_the_same_share_a_prefill(model, request, monkeypatch):
     """What is fed, in rows; and nobody's answer depends on who shares the prefill."""
     lm, fed, real = request.getfixturevalue(model), [], protocol.feed
 
-    def feed(lm, cache, tokens, rows):
+    def feed(lm, cache, tokens, rows, bounds):
         fed.append(rows)
-        real(lm, cache, tokens, rows)
+        real(lm, cache, tokens, rows, bounds)
 
     monkeypatch.setattr(protocol, "feed", feed)
     admitted = {"admission": {"method": "local_attention", "sinks": 4}}

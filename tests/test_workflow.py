@@ -82,12 +82,15 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
                     "local_attention": {"admission": {"sinks": 4}},
                     "quest": {"selection": {"local": 16}, "over": {"selection": {"budget": [64, 128]}}},
                     "wg_kv+quest": {"over": {"selection": {"budget": [64]}}},
+                    "snapkv": {"over": {"bounding": {"budget": [64]}}},
+                    "wg_kv+snapkv": {"over": {"admission": {"trade_off": [0.64]}, "bounding": {"budget": [64]}}},
                 },
             },
         },
         "benchmarks": {
             "ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]},
             "scbench": {"items": 1, "length": 1000, "turns": 2, "most_new_tokens": 8, "tasks": ["vt", "many_shot"]},
+            "reasoning": {"items": 1, "length": 640, "registers": 3},
         },
         "observations": {
             "windows": [2, 6],

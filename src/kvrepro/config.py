@@ -195,6 +195,9 @@ def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mappi
             raise unknown("model", name, known, f"{where}.models")
         if set(experiment.get("analyses", [])) - {"patterns"}:
             _check_recurrent(name, known[name], f"{where}.analyses")
+    for method, said in experiment["methods"].items():
+        for name in said.get("benchmarks", []):
+            benchmark(name, f"{where}.methods.{method}.benchmarks")
     for name in experiment["benchmarks"]:
         if name not in settings["benchmarks"]:
             raise unknown("benchmark", name, settings["benchmarks"], f"{where}.benchmarks")
@@ -226,8 +229,9 @@ def described(settings: Mapping[str, Any], paper: str) -> dict[str, dict[str, li
     check of its options and budgets; see :func:`kvrepro.evaluate.arms.described`. Methods are imported only where the
     experiment or any code has changed since it was last described."""
     experiment, where = settings["experiments"][paper], f"experiments.{paper}.methods"
-    shortest = {name: benchmark(name).shortest(settings["benchmarks"][name]) for name in experiment["benchmarks"]}
-    asked = [experiment["methods"], experiment["kept"], where, shortest]
+    found = {name: (benchmark(name), settings["benchmarks"][name]) for name in experiment["benchmarks"]}
+    sizes = {name: (known.shortest(given), known.answers(given)) for name, (known, given) in found.items()}
+    asked = [experiment["methods"], experiment["kept"], where, sizes]
 
     def compute():
         from kvrepro.evaluate import arms

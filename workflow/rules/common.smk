@@ -8,6 +8,7 @@ from kvrepro import identity
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
 from kvrepro.data.sources import source
+from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
 from kvrepro.models import registry
 
@@ -146,7 +147,7 @@ def paper_of(wildcards):
 
 
 def methods_of(wildcards):
-    return EXPERIMENTS[paper_of(wildcards)]["methods"]
+    return running(EXPERIMENTS[paper_of(wildcards)]["methods"], wildcards.benchmark)
 
 
 def kept_of(wildcards):
@@ -155,7 +156,7 @@ def kept_of(wildcards):
 
 def method_identity(wildcards):
     methods = DESCRIBED[paper_of(wildcards)]
-    return {name: identity.code(method["files"]) for name, method in methods.items()}
+    return {name: identity.code(methods[name]["files"]) for name in methods_of(wildcards)}
 
 
 def needed(where, paper):

@@ -37,6 +37,11 @@ class Policy:
     block: int = 1
 
 
+def everything(layer: int, keys_pre_rope: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """A gate that admits all entries."""
+    return torch.ones(keys.shape[:3], device=keys.device)
+
+
 class AdmittedLayer(RaggedLayer):
     """A ragged layer that stores the last tokens of the window and, of the older ones, those that were admitted.
 
@@ -84,11 +89,20 @@ class AdmittedLayer(RaggedLayer):
         self.seen += t
         self._handed = positions, admitted
         stays = (positions != EMPTY) & (admitted | (positions >= self.seen - self._windows))
+        self._store(keys, values, positions, admitted, stays)
+        keys.kvrepro_layer = self
+        return keys, values
+
+    def _store(self, keys, values, positions, admitted, stays) -> None:
         self._keys, self._values, self.positions = pack(keys, values, positions, stays)
         self._admitted = pack(admitted[..., None], admitted[..., None], positions, stays)[0][..., 0]
         self.used = self._keys.shape[2]
-        keys.kvrepro_layer = self
-        return keys, values
+
+    def drop(self, rows: torch.Tensor, gone: torch.Tensor) -> None:
+        """Give up entries of some rows, ``gone`` ``[rows, kv_heads, slots]`` bool."""
+        stays = self.held()
+        stays[rows] &= ~gone
+        self._store(self._keys, self._values, self.positions, self._admitted, stays)
 
     def _decide(self, keys_pre_rope: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         rows = [
