@@ -92,6 +92,13 @@ def local_cache_rows() -> pd.DataFrame:
 
 #: Cache sizes [layers, heads] by the kind of context.
 HEAD_SIZES = {"code": ((0.9, 0.7), (0.5, 0.7)), "html_to_tsv": ((0.9, 0.1), (0.2, 0.2))}
+#: Caches after a document of 1,000 tokens: the share held, and over the document.
+GROWTH = {
+    "full": {"entries": 1.0, "attended": 500, "evictions": 0, "first_eviction": 1000},
+    "wg_kv": {"entries": 0.5, "attended": 250, "evictions": 0, "first_eviction": 1000},
+    "snapkv": {"entries": 0.4, "attended": 300, "evictions": 16, "first_eviction": 400},
+    "wg_kv+snapkv": {"entries": 0.4, "attended": 225, "evictions": 4, "first_eviction": 800},
+}
 ATTENTION = {"top_tenth_share": 0.8, "near_of_ignored": 0.03, "far_of_ignored": 0.01}
 
 
@@ -118,6 +125,12 @@ def pattern_rows(items: int = 12, model: str = "lab-dense") -> pd.DataFrame:
                     "token_utility", "attention", options, "stdlib", item, metric, own * value * (1 + (head - 1.5) / 10)
                 )
         add("token_utility", "attention", {"window": 32}, "stdlib", item, "crosswise_pairs", 40 * own)
+        for name, values in GROWTH.items():
+            options = {} if name == "full" else {"bounding": {"method": "snapkv", "budget": 400}}
+            for tokens in (0, 500, 1000):
+                add("cache_growth", name, options, f"stdlib {item}", tokens, "entries", tokens * values["entries"])
+            for metric in ("attended", "evictions", "first_eviction"):
+                add("cache_growth", name, options, f"stdlib {item}", 0, metric, own * values[metric])
     for head, token in ((0, 5), (0, 9), (3, 5), (3, 9)):
         options = {"layer": 1, "head": head, "token": token, "window": 32, "queries": 2}
         for query in range(token + 1, 200, 2):

@@ -39,6 +39,9 @@ def evidence():
         ("selection_gap", {"a": "wg_kv+quest", "b": "quest", **HELMET}, 25),  # the first of two that are as far
         ("selection_cost", {"quantity": "bytes", **BOTH}, 0.3),
         ("selection_cost", {"quantity": "candidates", **BOTH}, (0.3 - 32 / 1004.5) / (1 - 32 / 1004.5)),
+        ("growth_ratio", {"quantity": "attended"}, 0.75),
+        ("growth_ratio", {"quantity": "evictions"}, 0.25),
+        ("growth_ratio", {"quantity": "first_eviction"}, 2),
         ("distant_attention_share", {}, 0.8),
         ("crosswise_pairs", {}, 40),
         ("transient_attention", {}, 3),
@@ -102,6 +105,26 @@ def test_rows_that_do_not_answer(evidence, function, parameters):
         ask(evidence, function, parameters)
 
 
+def test_a_cache_that_is_never_full_says_nothing_of_evictions():
+    rows = pattern_rows()
+    rows.loc[rows["metric"] == "evictions", "value"] = 0.0
+    with pytest.raises(NoRows, match="longer documents"):
+        ask(Evidence("lab-dense", rows), "growth_ratio", {"quantity": "attended"})
+
+
+def test_the_most_that_a_bounded_cache_held_counts_failed_answers_too():
+    rows = admission_rows("reasoning", tasks=("registers",))
+    own = rows[rows["method"] == "dense"].assign(
+        method="snapkv@budget=100", options='{"bounding": {"method": "snapkv", "budget": 100}}', peak_entries=550.0
+    )
+    own.loc[own["item"] == 3, ["peak_entries", "ok"]] = [630, False]
+    evidence = Evidence("lab-dense", pd.concat([rows, own], ignore_index=True))
+    found = ask(evidence, "peak_over_budget", {"method": "snapkv", "benchmark": "reasoning"})
+    assert found.value == pytest.approx(630 / (6 * 100))
+    with pytest.raises(NoRows):
+        ask(evidence, "peak_over_budget", {"method": "wg_kv+snapkv", "benchmark": "reasoning"})
+
+
 @pytest.mark.parametrize("function", ["distant_attention_share", "transient_attention", "neighbouring_heads"])
 def test_patterns_that_were_not_measured(function):
     with pytest.raises(NoRows):
@@ -140,6 +163,8 @@ def test_a_lab_model_says_nothing_on_a_benchmark_that_is_not_built(evidence):
     for claim in ("wg-s23-skewed-utility", "wg-f3-head-specific", "wg-f3-transient-utility", "wg-f13-task-sensitivity"):
         assert judged.loc[claim, "verdict"] == "direction holds"
     for claim in ("wg-f12-local-cache-needed", "wg-f12-gap-widens"):
+        assert judged.loc[claim, "verdict"] == "direction holds"
+    for claim in ("wg-f2b-eviction-starts-later", "wg-f2b-fewer-attended-entries"):
         assert judged.loc[claim, "verdict"] == "direction holds"
     assert judged.loc["wg-f13-heads-decide-apart", "verdict"] == "undecided"  # 0.5 is neither above nor below 0.5
     assert judged.loc["wg-f9-quest-curves-overlap", "verdict"] == "not built"

@@ -51,6 +51,7 @@ def known(rows, predictors):
         "write_gates": validation_rows(),
         "local_cache": local_cache_rows(),
         "patterns": pattern_rows(),
+        "primitives": pd.concat([pattern_rows(), admission_rows()], ignore_index=True),
     }
 
 

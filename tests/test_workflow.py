@@ -102,6 +102,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
             "tokens": 200,
             "contexts": {"vt": None, "qa_1": {"benchmark": "ruler", "task": "qa_1"}},
             "items": 1,
+            "bounding": {"budget": 64},
         },
         "gates": {"calibration": 1, "documents": 1, "share": 0.25, "draws": 1, "rows": 4},
         "budgets": {"tasks": ["qa_1"], "items": 1, "kept": [0.2]},
@@ -187,7 +188,7 @@ OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
 OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
 OF_WRITE_GATES = {"wg_kv_figure_7": 1, "wg_kv_figure_9": 1, "wg_kv_figure_11": 1, "wg_kv_figure_12": 1}
-OF_PATTERNS = {"pattern_rows": 1, "wg_kv_figure_3": 1, "wg_kv_figure_13": 1}
+OF_PATTERNS = {"pattern_rows": 1, "wg_kv_figure_2b": 1, "wg_kv_figure_3": 1, "wg_kv_figure_13": 1, "wg_kv_table_1": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
     "table_3": 1,
@@ -224,7 +225,7 @@ def test_everything_is_made_once(finished):
             for n in ("4a", "4b", "5", "8", "9", "11")
             for kind in ("pdf", "png")
         ),
-        *(f"figures/test/wg_kv/figure_{n}.{kind}" for n in (3, 7, 9, 11, 12, 13) for kind in ("pdf", "png")),
+        *(f"figures/test/wg_kv/figure_{n}.{kind}" for n in ("2b", 3, 7, 9, 11, 12, 13) for kind in ("pdf", "png")),
     } <= made
 
 
@@ -333,7 +334,7 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
         shutil.copy(file, target)
     found = planned(run, "all", "reference")
     of_accuracy = {"table_3": 1, "table_ruler": 2, "table_ruler_tasks": 2, "figure_4b": 1, "figure_11": 1}
-    of_patterns = {"wg_kv_figure_3": 1, "wg_kv_figure_13": 1}
+    of_patterns = {name: 1 for name in OF_PATTERNS if name != "pattern_rows"}
     assert found == OF_SCBENCH | of_accuracy | DRAWN | OF_BUDGETS | OF_WRITE_GATES | of_patterns
     (run / "results/reference/test/patterns/lab-dense.parquet").unlink()  # as if they were of before it was measured
     assert set(found) - set(planned(run, "all", "reference")) == set(of_patterns)
@@ -552,7 +553,7 @@ def test_scripts_from_prompts_to_claims(script, site):
     patterns = "results/test/patterns/lab-dense.parquet"
     inputs = Named(gates="write_gates", qa_1="lab-dense.jsonl")
     script("pattern_rows", inputs, Named(rows=patterns), {"settings": config["patterns"]}, **dense)
-    assert set(read_rows(patterns)["experiment"]) == {"token_utility", "token_trace", "head_sizes"}
+    assert set(read_rows(patterns)["experiment"]) == {"token_utility", "token_trace", "head_sizes", "cache_growth"}
 
     experiments = config["experiments"]
     for model, paper, more in (
@@ -599,6 +600,7 @@ def test_scripts_from_prompts_to_claims(script, site):
                 "write_gates": [learned],
                 "local_cache": [learned, no_local],
                 "patterns": [patterns],
+                "primitives": [patterns, own],
             }[product.reads]
             outputs = Named(pdf=f"{name}.pdf", png=f"{name}.png", csv=f"{name}.csv", md=f"{name}.md")
             script(kind, Named(*read), outputs, {"name": name, "lab": True})

@@ -14,7 +14,8 @@ class Product:
 
     ``reads`` names the rows of one model that ``make`` is given: accuracy, on all benchmarks of the experiment, or the
     name of a benchmark, accuracy on that one where the experiment has it; predictors; observations (with the
-    predictors); gates (with other budgets); write_gates; local_cache (these, and gates without one); or patterns.
+    predictors); gates (with other budgets); write_gates; local_cache (these, and gates without one); patterns; or
+    primitives (these, and accuracy on RULER).
     ``function`` names it within kvrepro; it is imported when it is called, since the workflow reads this list in every
     job. ``needs`` names an artefact or a family of methods, or an analysis, without which there is nothing to show.
     ``file`` is the name of its files where that is not the product's own.
@@ -50,6 +51,7 @@ FIGURES = {
     "figure_9": Product(GATESIGHT, "scbench", "figures.accuracy.figure_9"),
     "figure_11": Product(GATESIGHT, "ruler", "figures.accuracy.figure_11"),
     "figure_13": Product(GATESIGHT, "gates", "figures.budgets.figure_13"),
+    "wg_kv_figure_2b": Product(WG_KV, "patterns", "figures.patterns.figure_2b", "patterns", "figure_2b"),
     "wg_kv_figure_3": Product(WG_KV, "patterns", "figures.patterns.figure_3", "patterns", "figure_3"),
     "wg_kv_figure_7": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7"),
     "wg_kv_figure_9": Product(WG_KV, "ruler", "figures.selection.figure_9", "selection", "figure_9"),
@@ -60,6 +62,7 @@ FIGURES = {
 
 TABLES = {
     "table_1": Product(GATESIGHT, "predictors", "tables.predictors.table_1"),
+    "wg_kv_table_1": Product(WG_KV, "primitives", "tables.primitives.table_1", "patterns", "table_1"),
     "table_3": Product(GATESIGHT, "accuracy", "tables.budgets.table_3"),
     "table_4": Product(GATESIGHT, "gates", "tables.budgets.table_4"),
     "table_5": Product(GATESIGHT, "predictors", "tables.predictors.table_5"),

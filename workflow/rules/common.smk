@@ -192,6 +192,10 @@ def pattern_rows(wildcards):
     return f"results/{wildcards.where}/patterns/{model_of(wildcards)}.parquet"
 
 
+def primitive_rows(wildcards):
+    return [pattern_rows(wildcards), *accuracy_files(wildcards.where, model_of(wildcards), "ruler")]
+
+
 READS = {
     "accuracy": accuracy_rows,
     "predictors": predictor_rows,
@@ -200,6 +204,7 @@ READS = {
     "write_gates": write_gate_rows,
     "local_cache": local_cache_rows,
     "patterns": pattern_rows,
+    "primitives": primitive_rows,
 } | {name: accuracy_rows_on(name) for name in BENCHMARKS}
 DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "analysis"])
 
@@ -218,9 +223,10 @@ def drawable(product, where, paper, suffix):
 
 def table_files(where):
     return [
-        f"results/{where}/tables/{paper}/{name}{suffix}.{kind}"
+        f"results/{where}/tables/{paper}/{table.file or name}{suffix}.{kind}"
         for name, table in TABLES.items()
         for paper in made_for(table, where)
+        if table.needs is None or table.needs in offered(where, paper)
         for suffix in suffixes(where, paper)
         if drawable(table, where, paper, suffix)
         for kind in ("csv", "md")

@@ -1,4 +1,5 @@
-"""What the rows on attention in code and on the cache of every head say (WG-KV §2.3, Appendix H)."""
+"""What the rows on attention in code, on the cache of every head and on growing caches say (WG-KV §2.2 and §2.3,
+Appendix H)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from kvrepro.analysis import bootstrap
 from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.errors import InputError
 
-UTILITY, TRACE, SIZES = "token_utility", "token_trace", "head_sizes"  #: experiments
+UTILITY, TRACE, SIZES, GROWTH = "token_utility", "token_trace", "head_sizes", "cache_growth"  #: experiments
+FULL, ADMISSION, EVICTION, BOTH = PRIMITIVES = ("full", "wg_kv", "snapkv", "wg_kv+snapkv")  #: that caches grow under
 
 
 @dataclass(frozen=True)
@@ -67,3 +69,20 @@ def variation(maps: np.ndarray) -> np.ndarray:
     """Coefficient of variation over layers and heads, of ``[..., layers, heads]``."""
     flat = maps.reshape(*maps.shape[:-2], -1)
     return flat.std(-1) / flat.mean(-1)
+
+
+def growth(rows: pd.DataFrame, metric: str) -> Estimate:
+    """A metric of growing caches ``[PRIMITIVES]``, mean over documents, which are resampled: ``attended``,
+    ``evictions``, ``first_eviction``, or ``entries``, those held at the end."""
+    found = of(rows, GROWTH)
+    part = found[found["metric"] == metric]
+    last = part.sort_values("item", kind="stable").drop_duplicates(["task", "method"], keep="last")
+    return bootstrap.mean([bootstrap.units(last, "task", ["method"])[list(PRIMITIVES)].to_numpy()])
+
+
+def curves(rows: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Tokens and entries of the first document by primitive."""
+    found = of(rows, GROWTH)
+    first = found[(found["metric"] == "entries") & (found["task"] == found["task"].iloc[0])]
+    parts = {name: first[first["method"] == name] for name in PRIMITIVES}
+    return {name: (part["item"].to_numpy(), part["value"].to_numpy()) for name, part in parts.items()}

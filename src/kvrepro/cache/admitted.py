@@ -42,6 +42,9 @@ def everything(layer: int, keys_pre_rope: torch.Tensor, keys: torch.Tensor, posi
     return torch.ones(keys.shape[:3], device=keys.device)
 
 
+EVERYTHING = Policy(1, everything)  #: no admission
+
+
 class AdmittedLayer(RaggedLayer):
     """A ragged layer that stores the last tokens of the window and, of the older ones, those that were admitted.
 

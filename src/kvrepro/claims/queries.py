@@ -18,6 +18,7 @@ from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.claims.admission import ADMISSION_QUERIES
 from kvrepro.claims.comparisons import COMPARISON_QUERIES, apart, at, minus, shares
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
+from kvrepro.claims.growth import GROWTH_QUERIES
 from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import EVERY, Query
 from kvrepro.claims.observations import OBSERVATION_QUERIES
@@ -197,6 +198,7 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         *SCORING_QUERIES,
         *SELECTION_QUERIES,
         *PATTERN_QUERIES,
+        *GROWTH_QUERIES,
     )
 }
 

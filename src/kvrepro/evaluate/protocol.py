@@ -22,7 +22,7 @@ import torch
 
 from kvrepro.benchmarks.example import Example, Prompt, render
 from kvrepro.benchmarks.registry import Scorer
-from kvrepro.cache.admitted import Policy, admitted_cache, everything, take_rows
+from kvrepro.cache.admitted import EVERYTHING, Policy, admitted_cache, take_rows
 from kvrepro.cache.bounded import Bounds
 from kvrepro.cache.fork import fork
 from kvrepro.cache.joined import JoinedLayer, join
@@ -43,7 +43,6 @@ from kvrepro.results import DENSE, FULL
 #: Bytes of keys and values that are decoded together, about: a small part of a node's memory, or of a GPU's.
 TOGETHER = {"cpu": 2**29, "cuda": 2**32}
 PREFILLS = 4  #: policies that prefill together, each with masks of its own
-EVERYTHING = Policy(1, everything)  #: of bounded arms without admission
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Which tokens heads attend to, and what they admit: WG-KV Figures 3 and 13."""
+"""How caches grow, which tokens heads attend to, and what they admit: WG-KV Figures 2b, 3 and 13."""
 
 from __future__ import annotations
 
@@ -7,8 +7,53 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvrepro.analysis.patterns import SIZES, Trace, of, sizes, traces, variation
-from kvrepro.figures.style import BLUE, COLUMN, ORANGE, PAGE, about, caption, model_title
+from kvrepro.analysis.patterns import (
+    ADMISSION,
+    BOTH,
+    EVICTION,
+    FULL,
+    GROWTH,
+    PRIMITIVES,
+    SIZES,
+    Trace,
+    curves,
+    growth,
+    of,
+    sizes,
+    traces,
+    variation,
+)
+from kvrepro.figures.style import BLUE, COLUMN, ORANGE, PAGE, about, caption, look, model_title
+
+
+def figure_2b(rows: pd.DataFrame, lab: bool = False) -> Figure:
+    """Entries held per KV head against the tokens of a document: bounded by eviction, alone above and with admission
+    below, shaded, and without the bound, dashed (§2.2; a sketch in the paper).
+
+    Reads the experiment cache_growth of one model.
+    """
+    lines, model = curves(rows), rows["model"].iloc[0]
+    settings = of(rows, GROWTH)
+    budget = settings.loc[settings["method"] == EVICTION, "bounding"].iloc[0]["budget"]
+    evictions = dict(zip(PRIMITIVES, growth(rows, "evictions").value, strict=True))
+    figure, panels = plt.subplots(2, 1, figsize=(COLUMN, 3.2), layout="constrained", sharex=True)
+    for axes, free, bound, color in zip(panels, (FULL, ADMISSION), (EVICTION, BOTH), (ORANGE, BLUE), strict=True):
+        axes.plot(*lines[free], color="0.4", linestyle="--", linewidth=0.9, label=look(free).label)
+        axes.plot(*lines[bound], color=color, label=f"{look(bound).label}, {evictions[bound]:.3g} evictions")
+        axes.fill_between(*lines[bound], color=color, alpha=0.15, linewidth=0)
+        axes.axhline(budget, color="black", linewidth=0.6, linestyle=":")
+        axes.set_ylim(0, 1.6 * budget)
+        axes.set_ylabel("entries per KV head")
+        axes.legend(loc="upper left", handlelength=2)
+    panels[1].set_xlabel("tokens")
+    figure.suptitle(f"{model_title(model, lab)}, {settings['task'].iloc[0].rsplit(' ', 1)[0]}", fontsize=7.5)
+    text = (
+        f"{about(model, lab)}Measured over the first of {settings['task'].nunique()} documents; evictions are the mean "
+        f"over all of them. The paper's figure is a sketch. Dotted: the limit, {budget} entries a head over the model. "
+        "The shaded area is the number of entries attended to."
+    )
+    caption(figure, text, COLUMN)
+    return figure
 
 
 def figure_3(rows: pd.DataFrame, lab: bool = False) -> Figure:
