@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from profile_rows import profile_rows
 from synthetic_admission import admission_rows, validation_rows
+from synthetic_bounded import bounded_rows
 from synthetic_costs import benchmark_rows
 from synthetic_observations import observation_rows
 from synthetic_rows import accuracy_rows, predictor_rows, scbench_rows
@@ -20,6 +21,7 @@ from kvrepro.benchmarks import scbench
 from kvrepro.benchmarks.ruler import TASKS
 from kvrepro.claims import comparisons, queries, verdicts
 from kvrepro.claims.admission import ADMISSION_QUERIES
+from kvrepro.claims.bounded import BOUNDED_QUERIES
 from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import Claim, Query, Tolerance, claims, query_functions
 from kvrepro.claims.queries import QUERIES, Evidence, NoRows, ask
@@ -354,6 +356,8 @@ def test_every_claim_with_a_query_can_be_asked(whole):
             about = profiled[entry.models[0] if entry.models else "Llama-3.1-8B-Instruct"]
         elif entry.query.function in {query.__name__ for query in ADMISSION_QUERIES}:
             about = Evidence("lab-dense", admitted)
+        elif entry.query.function in {query.__name__ for query in BOUNDED_QUERIES}:
+            about = Evidence("lab-dense", bounded_rows())
         if entry.query.function in {query.__name__ for query in SCORING_QUERIES}:
             about = Evidence(entry.models[0], scored[scored["model"] == entry.models[0]])
         for parameters in queries.calls(about, entry.query).values():

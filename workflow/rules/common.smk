@@ -175,7 +175,8 @@ def offered(where, paper):
 
 def artifacts(wildcards):
     """What the methods of a model need from the workflow, by the name of their field."""
-    fields = needed(HERE, paper_of(wildcards))
+    methods = DESCRIBED[paper_of(wildcards)]
+    fields = sorted({field for name in methods_of(wildcards) for field in methods[name]["artifacts"]})
     return {field: f"{RESULTS}/{field}/{wildcards.model}.safetensors" for field in fields}
 
 

@@ -16,6 +16,7 @@ from kvrepro.analysis import bootstrap, summary
 from kvrepro.analysis.accuracy import SERIES
 from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.claims.admission import ADMISSION_QUERIES
+from kvrepro.claims.bounded import BOUNDED_QUERIES
 from kvrepro.claims.comparisons import COMPARISON_QUERIES, apart, at, minus, shares
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
 from kvrepro.claims.growth import GROWTH_QUERIES
@@ -195,6 +196,7 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         *LATENCY_QUERIES,
         *OBSERVATION_QUERIES,
         *ADMISSION_QUERIES,
+        *BOUNDED_QUERIES,
         *SCORING_QUERIES,
         *SELECTION_QUERIES,
         *PATTERN_QUERIES,

@@ -82,6 +82,8 @@ _METHODS = {
     "duo_attention": (ORANGE, "s"),
     "quest": (RED, "D"),
     "wg_kv+quest": (BLUE, "o"),
+    "wg_kv+snapkv": (BLUE, "o"),
+    "full": (GREY, ""),
 }
 _PREDICTORS = {
     "mlp": (BLUE, "o"),
