@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_admission import admission_rows, local_cache_rows, pattern_rows, validation_rows
+from synthetic_bounded import bounded_rows
 from synthetic_observations import observation_rows
 from synthetic_rows import KEPT, TASKS, accuracy_rows, predictor_rows, scbench_rows
 
@@ -51,6 +52,7 @@ def known(rows, predictors):
         "write_gates": validation_rows(),
         "local_cache": local_cache_rows(),
         "patterns": pattern_rows(),
+        "reasoning": bounded_rows(),
         "primitives": pd.concat([pattern_rows(), admission_rows()], ignore_index=True),
     }
 

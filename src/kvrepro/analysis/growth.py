@@ -20,7 +20,7 @@ from kvrepro.evaluate.decode import feed
 from kvrepro.models.gated_attention import keys_before_rope
 from kvrepro.models.loading import LoadedModel
 
-POINTS = 32  #: of a curve, about, beside those at evictions
+POINTS = 24  #: of a curve, about, beside those at evictions
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ def selection_cost(evidence: Evidence, a: str, b: str, benchmark: str, quantity:
     costs = {}
     for method in (a, b):
         own = rows[rows["method"].str.split("@").str[0] == method].drop_duplicates(["task", "item"])
+        if own.empty:
+            raise NoRows(f"contexts of {method}")
         own = own.set_index(["task", "item"])
         if quantity == "candidates":
             local = own["options"].map(lambda text: json.loads(text)["selection"]["local"])
@@ -54,8 +56,6 @@ def selection_cost(evidence: Evidence, a: str, b: str, benchmark: str, quantity:
         else:
             costs[method] = own["bytes_held"].astype(float)
     both = pd.DataFrame(costs).dropna()
-    if both.empty:
-        raise NoRows(f"contexts of both {a} and {b}")
     return bootstrap.mean([both.to_numpy(dtype=float)]).map(lambda x: x[..., 0] / x[..., 1])
 
 
