@@ -13,7 +13,7 @@ def pattern_prompts(wildcards):
 def pattern_texts():
     """Identities of the corpora, by their name."""
     entries = [PATTERNS["code"], *(c["corpus"] for c in PATTERNS["contexts"].values() if "corpus" in c)]
-    return {source(entry).name: identity.corpus(entry) for entry in entries}
+    return {documents.name(entry): identity.corpus(entry) for entry in entries}
 
 
 rule pattern_rows:
