@@ -1,12 +1,13 @@
 # Paths, and what input functions and params need to know of the config. The logic is in the library.
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import kvrepro
 from kvrepro import identity
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
-from kvrepro.data.sources import source
+from kvrepro.labels import documents
 from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
 from kvrepro.models import registry
@@ -21,7 +22,8 @@ EXPERIMENTS = config["experiments"]
 MODELS = list(dict.fromkeys(model for experiment in EXPERIMENTS.values() for model in experiment["models"]))
 DESCRIBED = {paper: described(config, paper) for paper in EXPERIMENTS}
 RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
-CORPORA = {source(entry).name: entry for entry in config["labels"]["corpora"]}
+CORPORA = {documents.name(entry): entry for entry in config["labels"]["corpora"]}
+LOCAL_CACHE = ("write_gates", "no_local_cache")
 GPU = int(config["device"].startswith("cuda"))
 
 # Committed results of other tiers, in the layout of results/<tier>, of which figures, tables and claims are drawn too.
@@ -163,6 +165,14 @@ def needed(where, paper):
     return sorted({field for method in methods.values() for field in method["artifacts"]})
 
 
+def offered(where, paper):
+    """What figures may need of the experiment of a paper: its analyses, the artefacts of its methods, and the families
+    that these are of."""
+    experiment = SETTINGS[where]["experiments"].get(paper, {"methods": {}})
+    families = {part for method in experiment["methods"].values() for part in method}
+    return {*experiment.get("analyses", []), *needed(where, paper), *families}
+
+
 def artifacts(wildcards):
     """What the methods of a model need from the workflow, by the name of their field."""
     methods = DESCRIBED[paper_of(wildcards)]
@@ -174,32 +184,54 @@ def write_gate_rows(wildcards):
     return f"results/{wildcards.where}/write_gates/{model_of(wildcards)}.parquet"
 
 
+def local_cache_rows(wildcards):
+    """Validation of write gates with the recipe's window, and of those without a local cache."""
+    return [f"results/{wildcards.where}/{folder}/{model_of(wildcards)}.parquet" for folder in LOCAL_CACHE]
+
+
+def pattern_rows(wildcards):
+    return f"results/{wildcards.where}/patterns/{model_of(wildcards)}.parquet"
+
+
+def primitive_rows(wildcards):
+    return [pattern_rows(wildcards), *accuracy_files(wildcards.where, model_of(wildcards), "ruler")]
+
+
 READS = {
     "accuracy": accuracy_rows,
     "predictors": predictor_rows,
     "observations": observation_rows,
     "gates": gate_rows,
     "write_gates": write_gate_rows,
+    "local_cache": local_cache_rows,
+    "patterns": pattern_rows,
+    "primitives": primitive_rows,
 } | {name: accuracy_rows_on(name) for name in BENCHMARKS}
 DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "analysis"])
 
 
 def made_for(product, where):
-    """The papers that a figure or table is made for in a tier: those whose experiment has its benchmark. Committed results
-    may lack the rows of a benchmark."""
-    if product.reads not in BENCHMARKS:
-        return list(product.papers)
-    has = [paper for paper in product.papers if product.reads in benchmarks_of(where, paper)]
-    rows = {paper: [accuracy_files(where, model, product.reads) for model in models_of(where, paper)] for paper in has}
-    return [paper for paper in has if where == HERE or all(Path(row).exists() for row in sum(rows[paper], []))]
+    """The papers that a figure or table is made for in a tier: those whose experiment has its benchmark."""
+    has = {paper: benchmarks_of(where, paper) for paper in product.papers}
+    return [paper for paper in has if product.reads not in BENCHMARKS or product.reads in has[paper]]
+
+
+def drawable(product, where, paper, suffix):
+    """Whether a product has its rows in a tier. Committed results may lack those of a part that was not run there."""
+    if where == HERE:
+        return True
+    rows = READS[product.reads](SimpleNamespace(where=where, paper=paper, suffix=suffix))
+    return all(Path(row).exists() for row in ([rows] if isinstance(rows, str) else rows))
 
 
 def table_files(where):
     return [
-        f"results/{where}/tables/{paper}/{name}{suffix}.{kind}"
+        f"results/{where}/tables/{paper}/{table.file or name}{suffix}.{kind}"
         for name, table in TABLES.items()
         for paper in made_for(table, where)
+        if table.needs is None or table.needs in offered(where, paper)
         for suffix in suffixes(where, paper)
+        if drawable(table, where, paper, suffix)
         for kind in ("csv", "md")
     ]
 
@@ -209,8 +241,9 @@ def figure_files(where):
         f"figures/{where}/{paper}/{figure.file or name}{suffix}.{kind}"
         for name, figure in FIGURES.items()
         for paper in made_for(figure, where)
-        if figure.needs is None or figure.needs in needed(where, paper)
+        if figure.needs is None or figure.needs in offered(where, paper)
         for suffix in suffixes(where, paper)
+        if drawable(figure, where, paper, suffix)
         for kind in ("pdf", "png")
     ]
 
@@ -225,11 +258,13 @@ def evidence_files(where):
     ]
     rows += [f"results/{where}/predictors/{model}.parquet" for model in analysed(where, "predictors")]
     rows += [f"results/{where}/observations/{model}.parquet" for model in analysed(where, "observations")]
+    rows += [f"results/{where}/patterns/{model}.parquet" for model in analysed(where, "patterns")]
     rows += [row for model in analysed(where, "gates") for row in gate_files(where, model)]
     rows += [
-        f"results/{where}/write_gates/{model}.parquet"
+        f"results/{where}/{folder}/{model}.parquet"
         for paper, experiment in SETTINGS[where]["experiments"].items()
         if "write_gates" in needed(where, paper)
         for model in experiment["models"]
+        for folder in LOCAL_CACHE
     ]
     return rows if where == HERE else [row for row in rows if Path(row).exists()]

@@ -15,6 +15,10 @@ METHODS = {
     "wg_kv": "WG-KV",
     "local_attention": "Local Attention",
     "duo_attention": "DuoAttention",
+    "quest": "Quest",
+    "wg_kv+quest": "WG-KV + Quest",
+    "wg_kv+snapkv": "WG-KV + SnapKV",
+    "full": "full cache",
 }
 
 #: Benchmarks as titles call them, by experiment, and what stands in for them offline.

@@ -19,11 +19,14 @@ from kvrepro.claims.admission import ADMISSION_QUERIES
 from kvrepro.claims.bounded import BOUNDED_QUERIES
 from kvrepro.claims.comparisons import COMPARISON_QUERIES, apart, at, minus, shares
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
+from kvrepro.claims.growth import GROWTH_QUERIES
 from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import EVERY, Query
 from kvrepro.claims.observations import OBSERVATION_QUERIES
+from kvrepro.claims.patterns import PATTERN_QUERIES
 from kvrepro.claims.scorers import SCORER_QUERIES
 from kvrepro.claims.scoring import SCORING_QUERIES
+from kvrepro.claims.selection import SELECTION_QUERIES
 from kvrepro.results import DENSE, valid
 
 
@@ -195,6 +198,9 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         *ADMISSION_QUERIES,
         *BOUNDED_QUERIES,
         *SCORING_QUERIES,
+        *SELECTION_QUERIES,
+        *PATTERN_QUERIES,
+        *GROWTH_QUERIES,
     )
 }
 

@@ -1,12 +1,13 @@
 """From examples to rows: GateSight Appendix A's protocol for eviction, the same checks for admission and selection.
 
 One prefill of a context serves all arms without admission: their children are evicted to any kept fraction or whole.
-Arms with admission or bounding prefill under their own policies, several as one batch. All arms of as many examples as
-memory has room for then decode as one batch. Each answer carries its checks: entries held equal the budget or what was
-admitted, the prefix is protected, the rest is gone, a bounded cache never held more than its limit, no token read more
-than its selection's budget, the model was given the positions after the context, bytes held, hashes of what was asked,
-and at kept fraction 1.0 the dense tokens. Beside them stand the most entries that a cache held up to the end of the
-answer, and how often it was evicted from.
+Arms with admission or bounding prefill under their own policies, several as one batch, and arms that admit the same
+once. As many examples as memory has room for then decode together, arms that select apart from the others, whose steps
+a GPU can replay. Each answer carries its checks: entries held equal the budget or what was admitted, the prefix is
+protected, the rest is gone, a bounded cache never held more than its limit, no token read more than its selection's
+budget, the model was given the positions after the context, bytes held, hashes of what was asked, and at kept fraction
+1.0 the dense tokens. Beside them stand the most entries that a cache held up to the end of the answer, and how often it
+was evicted from.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 
 from kvrepro.benchmarks.example import Example, Prompt, render
 from kvrepro.benchmarks.registry import Scorer
-from kvrepro.cache.admitted import Policy, admitted_cache, everything
+from kvrepro.cache.admitted import EVERYTHING, Policy, admitted_cache, take_rows
 from kvrepro.cache.bounded import Bounds
 from kvrepro.cache.fork import fork
 from kvrepro.cache.joined import JoinedLayer, join
@@ -41,8 +42,7 @@ from kvrepro.results import DENSE, FULL
 
 #: Bytes of keys and values that are decoded together, about: a small part of a node's memory, or of a GPU's.
 TOGETHER = {"cpu": 2**29, "cuda": 2**32}
-PREFILLS = 4  #: arms with policies that prefill together, each with masks of its own
-EVERYTHING = Policy(1, everything)  #: of bounded arms without admission
+PREFILLS = 4  #: policies that prefill together, each with masks of its own
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Asked:
 
 @dataclass
 class Sitting:
-    """Caches of one context, a row an arm, before their questions."""
+    """Caches of one context, a row an arm, before their questions; all arms select what they read, or none does."""
 
     session: Session
     asked: list[Asked]
@@ -72,6 +72,11 @@ class Sitting:
         """Of keys and values, with the padding that its longest row asks of the others and room for an answer."""
         keys, room = [layer.keys for layer in self.session.attention], longest_answer(self.example)
         return sum(2 * x[:, :, 0].numel() * (x.shape[2] + room) * x.element_size() for x in keys)
+
+    @property
+    def selects(self) -> bool:
+        """Whether its arms select."""
+        return self.asked[0].arm.selection is not None
 
 
 def longest_answer(example: Example) -> int:
@@ -128,11 +133,15 @@ def _open(lm: LoadedModel, example: Example, arms: list[Arm], keys_pre_rope: dic
         dense = _dense(parent)
         plans = sorted(_plans(parent, forked, label), key=lambda plan: plan[0].kept or 1.0)  # little padding in a batch
         rows = max(1, together * parent.n // (dense.bytes_held * (parent.n + longest_answer(example))))
-        sittings = [_children(lm, parent, prompt, example, plans[i : i + rows]) for i in range(0, len(plans), rows)]
         admitted = sorted((a for a in arms if a.admission and not a.bounding), key=lambda a: a.kept or 1.0)
-        for some in (admitted, [a for a in arms if a.bounding]):
-            for i in range(0, len(some), PREFILLS):
-                sittings.append(_admitted(lm, prompt, example, some[i : i + PREFILLS], keys_pre_rope))
+        bounded, sittings = [[a] for a in arms if a.bounding], []
+        for selects in (False, True):
+            some = [plan for plan in plans if bool(plan[0].selection) == selects]
+            sittings += [_children(lm, parent, prompt, example, some[i : i + rows]) for i in range(0, len(some), rows)]
+            alike = _alike(arm for arm in admitted if bool(arm.selection) == selects)
+            for groups in (alike, [group for group in bounded if bool(group[0].selection) == selects]):
+                for i in range(0, len(groups), PREFILLS):
+                    sittings.append(_admitted(lm, prompt, example, groups[i : i + PREFILLS], keys_pre_rope))
     except InputError as error:
         raise InputError(f"{label}: {error}") from error
     return Opened(example, prompt, parent.cache, dense, sittings)
@@ -142,15 +151,17 @@ def _finish(
     lm: LoadedModel, opened: list[Opened], score: Scorer, base: dict[str, Any], keys_pre_rope: dict, together: int
 ) -> Iterator[dict[str, Any]]:
     """Ask all sittings their questions, as many at a time as there is room for, and give the rows."""
-    batch, size = [], 0
-    for sitting in (sitting for each in opened for sitting in each.sittings):
-        if batch and size + sitting.bytes > together:
+    sittings = [sitting for each in opened for sitting in each.sittings]
+    for selects in (False, True):
+        batch, size = [], 0
+        for sitting in (each for each in sittings if each.selects == selects):
+            if batch and size + sitting.bytes > together:
+                _ask(lm, batch, keys_pre_rope)
+                batch, size = [], 0
+            batch.append(sitting)
+            size += sitting.bytes
+        if batch:
             _ask(lm, batch, keys_pre_rope)
-            batch, size = [], 0
-        batch.append(sitting)
-        size += sitting.bytes
-    if batch:
-        _ask(lm, batch, keys_pre_rope)
     for each in opened:
         _ask_dense(lm, each)
         yield from _rows(lm, each, score, base)
@@ -343,19 +354,35 @@ def _not_compact(layers) -> set[str]:
     return {"compaction"} if any(layer.keys.shape[2] > int(layer.entries().max()) for layer in layers) else set()
 
 
-def _admitted(lm: LoadedModel, prompt: Prompt, example: Example, arms: list[Arm], keys_pre_rope: dict) -> Sitting:
-    """Prefill under the admission policies, so that refused entries are never written, and within the limits; either
-    all arms have one or none does."""
-    n = len(prompt.prefix)
-    answer = longest_answer(example)
-    policies = [policy_of(arm, n, answer) if arm.admission else EVERYTHING for arm in arms]
-    cache = admitted_cache(lm, policies, keys_pre_rope)
+def _alike(arms: Iterable[Arm]) -> list[list[Arm]]:
+    """The arms by what they admit: those that differ in what they read only are together."""
+    groups: list[list[Arm]] = []
+    for arm in arms:
+        same = (group for group in groups if (group[0].admission, group[0].kept) == (arm.admission, arm.kept))
+        if (group := next(same, None)) is None:
+            groups.append([arm])
+        else:
+            group.append(arm)
+    return groups
+
+
+def _admitted(
+    lm: LoadedModel, prompt: Prompt, example: Example, groups: list[list[Arm]], keys_pre_rope: dict
+) -> Sitting:
+    """Prefill under the admission policy of each group, so that refused entries are never written, and within the
+    limits; either all arms have one, each in a group of its own, or none does. Then there is a row an arm."""
+    n, arms, answer = len(prompt.prefix), [arm for group in groups for arm in group], longest_answer(example)
+    own = [policy_of(group[0], n, answer) if group[0].admission else EVERYTHING for group in groups]
+    cache = admitted_cache(lm, own, keys_pre_rope)
     bounds = None
     if arms[0].bounding:
         layers = [cache.layers[i] for i in lm.geometry.attention_layers]
         bounds = Bounds(layers, [arm.bounding.limit() for arm in arms])
-    feed(lm, cache, torch.tensor(prompt.prefix), len(arms), bounds)
-    session = Session(cache, lm.geometry, bounds)
+    feed(lm, cache, torch.tensor(prompt.prefix), len(groups), bounds)
+    rows = [number for number, group in enumerate(groups) for _ in group]
+    if len(arms) > len(groups):
+        take_rows(lm, cache, rows)
+    session, policies = Session(cache, lm.geometry, bounds), [own[number] for number in rows]
     entries, size = entries_held(session.attention), bytes_held(session.attention).tolist()
     asked = [
         Asked(arm, int(entries[row].sum()), size[row], _failed_admission(session, row, policy, n))
