@@ -79,14 +79,17 @@ TABLES = {
     "scbench_scorer_tasks": Product(GATESIGHT, "scbench", "tables.scbench.scorer_tasks"),
 }
 
-#: Figures of the latency profile, from its rows; they belong to no model.
+#: Figures of the latency profile, from its rows; they belong to no model. ``needs`` is the part of the profile they show.
 PROFILE_FIGURES = {
-    name: Product(("wg_kv",), "profile", f"figures.{module}.{name}")
-    for module, names in {
-        "latency": ("figure_1", "figure_4", "figure_8", "figure_15", "sweeps"),
-        "roofline": ("roofline",),
-    }.items()
-    for name in names
+    name: Product(("wg_kv",), "profile", f"figures.{module}.{name}", needs=part)
+    for name, module, part in (
+        ("figure_1", "latency", "end_to_end"),
+        ("figure_4", "latency", "kernels"),
+        ("figure_8", "latency", "end_to_end"),
+        ("figure_15", "latency", "end_to_end"),
+        ("sweeps", "latency", "sweeps"),
+        ("roofline", "roofline", "kernels"),
+    )
 }
 
 #: Tables of the scoring cost, from the benchmark's rows; they belong to no model of a tier.

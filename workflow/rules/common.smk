@@ -8,6 +8,7 @@ from kvrepro import identity
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
 from kvrepro.data.sources import source
+from kvrepro.labels import documents
 from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
 from kvrepro.models import registry
@@ -22,7 +23,8 @@ EXPERIMENTS = config["experiments"]
 MODELS = list(dict.fromkeys(model for experiment in EXPERIMENTS.values() for model in experiment["models"]))
 DESCRIBED = {paper: described(config, paper) for paper in EXPERIMENTS}
 RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
-CORPORA = {source(entry).name: entry for entry in config["labels"]["corpora"]}
+CORPORA = {documents.name(entry): entry for entry in config["labels"]["corpora"]}
+PATTERNS = config["patterns"]
 LOCAL_CACHE = ("write_gates", "no_local_cache")
 GPU = int(config["device"].startswith("cuda"))
 
@@ -197,6 +199,19 @@ def primitive_rows(wildcards):
     return [pattern_rows(wildcards), *accuracy_files(wildcards.where, model_of(wildcards), "ruler")]
 
 
+def pattern_prompts(wildcards):
+    """The items that contexts are taken of, by the name of their kind."""
+    taken = {name: context for name, context in PATTERNS["contexts"].items() if "benchmark" in context}
+    folder = f"{RESULTS}/prompts/{wildcards.model}"
+    return {name: f"{folder}/{context['benchmark']}/{context['task']}.jsonl" for name, context in taken.items()}
+
+
+def pattern_texts():
+    """Identities of the corpora, by their name."""
+    entries = [PATTERNS["code"], *(c["corpus"] for c in PATTERNS["contexts"].values() if "corpus" in c)]
+    return {source(entry).name: identity.corpus(entry) for entry in entries}
+
+
 READS = {
     "accuracy": accuracy_rows,
     "predictors": predictor_rows,
@@ -217,9 +232,11 @@ def made_for(product, where):
 
 
 def drawable(product, where, paper, suffix):
-    """Whether the rows of a product are to be had: committed results may lack what was measured later."""
+    """Whether a product has its rows in a tier. Committed results may lack those of a part that was not run there."""
+    if where == HERE:
+        return True
     rows = READS[product.reads](SimpleNamespace(where=where, paper=paper, suffix=suffix))
-    return where == HERE or all(Path(row).exists() for row in ([rows] if isinstance(rows, str) else rows))
+    return all(Path(row).exists() for row in ([rows] if isinstance(rows, str) else rows))
 
 
 def table_files(where):

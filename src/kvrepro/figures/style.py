@@ -36,6 +36,7 @@ plt.rcParams.update(
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
+        "axes.axisbelow": True,
         "grid.color": "0.9",
         "grid.linewidth": 0.5,
         "axes.linewidth": 0.6,

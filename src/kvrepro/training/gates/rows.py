@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from kvrepro.benchmarks import ruler
 from kvrepro.benchmarks.example import Example, render
 from kvrepro.benchmarks.reasoning import registers
-from kvrepro.benchmarks.ruler.draws import TRAIN, of_length
+from kvrepro.benchmarks.ruler.draws import TRAIN
 from kvrepro.data import corpora
 from kvrepro.data.sources import source as corpus_source
 from kvrepro.errors import InputError, unknown
@@ -144,9 +144,8 @@ def programs(tokenizer, chat: bool, split: str, registers: int, prose: str) -> P
 
 def formats(tokenizer, chat: bool, split: str, prose: str, word_count: int, list_word_tokens: int, tasks=None):
     """The ``ruler`` source."""
-    words = corpora.common_words(word_count)
-    listed = of_length(words, list_word_tokens, lambda s: len(_encode(tokenizer, s)))
-    made = ruler.offline(corpora.sentences(prose, "train"), words, TRAIN, listed)
+    settings = {"prose": prose, "word_count": word_count, "list_word_tokens": list_word_tokens}
+    made = ruler.from_settings(settings, tokenizer, split=TRAIN)
     filler = texts(tokenizer, False, split, [prose], "", whole=False)
     for task in tasks or ():
         if task not in ruler.TASKS:
