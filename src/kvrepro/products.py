@@ -79,7 +79,8 @@ TABLES = {
     "scbench_scorer_tasks": Product(GATESIGHT, "scbench", "tables.scbench.scorer_tasks"),
 }
 
-#: Figures of the latency profile, from its rows; they belong to no model. ``needs`` is the part of the profile they show.
+#: Figures of the latency profile, from its rows; they belong to no model. ``needs`` is the part of the profile that
+#: they show.
 PROFILE_FIGURES = {
     name: Product(("wg_kv",), "profile", f"figures.{module}.{name}", needs=part)
     for name, module, part in (
