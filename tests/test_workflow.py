@@ -286,6 +286,7 @@ def test_kept_fractions_rerun_the_evaluation_alone(run):
         "unpruned_accuracy": 2,
         "wg_kv_figure_7": 1,
         "wg_kv_figure_9": 1,
+        "wg_kv_table_1": 1,
     }
 
 

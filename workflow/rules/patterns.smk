@@ -1,5 +1,6 @@
 # Patterns of attention in code, and what each head admits of two kinds of contexts (WG-KV §2.3, Appendix H).
 
+<<<<<<< HEAD
 PATTERNS = config["patterns"]
 
 
@@ -15,6 +16,8 @@ def pattern_texts():
     entries = [PATTERNS["code"], *(c["corpus"] for c in PATTERNS["contexts"].values() if "corpus" in c)]
     return {documents.name(entry): identity.corpus(entry) for entry in entries}
 
+=======
+>>>>>>> h-figures
 
 rule pattern_rows:
     input:
@@ -34,7 +37,7 @@ rule pattern_rows:
     resources:
         gpu=GPU,
     params:
-        settings=PATTERNS,
+        settings=config["patterns"],
         texts=pattern_texts() if analysed(HERE, "patterns") else {},
         weights=model_weights,
     script:
