@@ -79,12 +79,7 @@ TABLES = {
     "scbench_scorer_tasks": Product(GATESIGHT, "scbench", "tables.scbench.scorer_tasks"),
 }
 
-<<<<<<< HEAD
 #: Figures of the latency profile, from its rows; they belong to no model. ``needs`` is the part of it that they show.
-=======
-#: Figures of the latency profile, from its rows; they belong to no model. ``needs`` is the part of the profile that
-#: they show.
->>>>>>> h-figures
 PROFILE_FIGURES = {
     name: Product(("wg_kv",), "profile", f"figures.{module}.{name}", needs=part)
     for name, module, part in (

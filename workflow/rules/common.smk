@@ -7,10 +7,6 @@ import kvrepro
 from kvrepro import identity
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
-<<<<<<< HEAD
-=======
-from kvrepro.data.sources import source
->>>>>>> h-figures
 from kvrepro.labels import documents
 from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
@@ -27,10 +23,7 @@ MODELS = list(dict.fromkeys(model for experiment in EXPERIMENTS.values() for mod
 DESCRIBED = {paper: described(config, paper) for paper in EXPERIMENTS}
 RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
 CORPORA = {documents.name(entry): entry for entry in config["labels"]["corpora"]}
-<<<<<<< HEAD
-=======
 PATTERNS = config["patterns"]
->>>>>>> h-figures
 LOCAL_CACHE = ("write_gates", "no_local_cache")
 GPU = int(config["device"].startswith("cuda"))
 
@@ -215,7 +208,7 @@ def pattern_prompts(wildcards):
 def pattern_texts():
     """Identities of the corpora, by their name."""
     entries = [PATTERNS["code"], *(c["corpus"] for c in PATTERNS["contexts"].values() if "corpus" in c)]
-    return {source(entry).name: identity.corpus(entry) for entry in entries}
+    return {documents.name(entry): identity.corpus(entry) for entry in entries}
 
 
 READS = {

@@ -1,23 +1,5 @@
 # Patterns of attention in code, and what each head admits of two kinds of contexts (WG-KV §2.3, Appendix H).
 
-<<<<<<< HEAD
-PATTERNS = config["patterns"]
-
-
-def pattern_prompts(wildcards):
-    """The items that contexts are taken of, by the name of their kind."""
-    taken = {name: context for name, context in PATTERNS["contexts"].items() if "benchmark" in context}
-    folder = f"{RESULTS}/prompts/{wildcards.model}"
-    return {name: f"{folder}/{context['benchmark']}/{context['task']}.jsonl" for name, context in taken.items()}
-
-
-def pattern_texts():
-    """Identities of the corpora, by their name."""
-    entries = [PATTERNS["code"], *(c["corpus"] for c in PATTERNS["contexts"].values() if "corpus" in c)]
-    return {documents.name(entry): identity.corpus(entry) for entry in entries}
-
-=======
->>>>>>> h-figures
 
 rule pattern_rows:
     input:
