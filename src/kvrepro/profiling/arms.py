@@ -102,8 +102,8 @@ class Paged:
 
 
 def make_arm(shape: Shape, job: Job, slots: int, clock: Clock, device: str, dtype: torch.dtype, seed: int):
-    """The arm of a job with room for ``slots`` tokens. Full attention decodes over contiguous memory in the paper's
-    protocol, and with our own split-KV kernel over pages in the strongest baseline."""
+    """The arm of a job, WG-KV's with room for ``slots`` tokens. Full attention decodes over Transformers' own cache in
+    the paper's protocol, and with our own split-KV kernel over pages in the strongest baseline."""
     if job.method == "wg_kv" or (job.phase == "decode" and job.protocol == "strongest_baseline"):
         return Paged(shape, job, slots, clock, device, dtype, seed)
-    return Dense(shape, slots, PREFILL_BACKEND[job.protocol], clock)
+    return Dense(shape, PREFILL_BACKEND[job.protocol], clock)

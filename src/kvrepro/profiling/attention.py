@@ -13,6 +13,7 @@ from contextlib import nullcontext
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers.cache_utils import DynamicLayer
 
 from kvrepro.profiling.clock import Clock
 from kvrepro.profiling.settings import Shape
@@ -33,21 +34,20 @@ def dense_attention(
 
 
 class Dense:
-    """Full attention over a contiguous cache that is allocated for ``slots`` tokens when a layer is prefilled."""
+    """Full attention over the cache that Transformers' models have by default, which is concatenated at every step
+    ("a standard KV cache", Appendix I.1)."""
 
     reads_keys_before_rotary = False
 
-    def __init__(self, shape: Shape, slots: int, backend: str, clock: Clock):
-        self.clock, self.backend, self.slots = clock, backend, slots
+    def __init__(self, shape: Shape, backend: str, clock: Clock):
+        self.clock, self.backend = clock, backend
         self.length = 0
-        self.cache: list = [None] * shape.layers
+        self.cache = [DynamicLayer() for _ in range(shape.layers)]
 
     def fill(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Allocate and write the cache of a layer: k, v ``[batch, kv_heads, n, head_dim]``."""
-        n = k.shape[2]
-        cache = k.new_empty(2, *k.shape[:2], self.slots, k.shape[3])
-        cache[0, :, :, :n], cache[1, :, :, :n] = k, v
-        self.cache[layer], self.length = cache, n
+        self.cache[layer].update(k, v)
+        self.length = k.shape[2]
 
     def prefill(self, layer, q, k, v, pre=None) -> torch.Tensor:
         """Attention of all tokens of a context; fills the cache. Returns ``[batch, query_heads, n, head_dim]``."""
@@ -58,19 +58,16 @@ class Dense:
     def decode(self, layer, q, k, v, pre=None) -> torch.Tensor:
         """Attention of one new token per row, ``t`` = 1; appends it."""
         with self.clock.span("attention"):
-            keys, values = self.cache[layer]
-            keys[:, :, self.length], values[:, :, self.length] = k[:, :, 0], v[:, :, 0]
-            seen = self.length + 1
-            return dense_attention(q, keys[:, :, :seen], values[:, :, :seen], self.backend, causal=False)
+            return dense_attention(q, *self.cache[layer].update(k, v), self.backend, causal=False)
 
     def advance(self) -> None:
         """The token that :meth:`decode` appended in every layer is now part of the context."""
         self.length += 1
 
     def check(self) -> None:
-        """Nothing to do: a step beyond the slots fails by itself."""
+        """Nothing to do: a step that memory has no room for fails by itself."""
 
     def cache_bytes(self) -> int:
-        """Bytes of the slots in use, and so of what a longer cache would have grown to."""
-        held = [c for c in self.cache if c is not None]
-        return sum(c[:, :, :, : self.length].numel() * c.element_size() for c in held)
+        """Bytes of the keys and values held."""
+        held = [x for layer in self.cache if layer.is_initialized for x in (layer.keys, layer.values)]
+        return sum(x.numel() * x.element_size() for x in held)
