@@ -32,7 +32,9 @@ class Prefill:
     geometry: Geometry
     keys: list[torch.Tensor]  #: [kv_heads, n, head_dim], as cached: after norm and RoPE
     values: list[torch.Tensor]  #: [kv_heads, n, head_dim]
+    index_keys: list[torch.Tensor] | None  #: [n, head_dim of the index], raw; None without an index
     queries: list[torch.Tensor]  #: [query_heads, w, head_dim], after norm and RoPE, of the last w tokens
+    reads: list[torch.Tensor] | None  #: [w, n] bool, what these tokens read by the index; None without one
     signals: torch.Tensor | None  #: [gdn_layers, n, gdn_heads, 3] float32: write gate, log-decay, write magnitude
     output_gates: list[torch.Tensor] | None  #: [query_heads, n] float32, sigmoid output gate averaged over head_dim
     cache: Any  #: the model's own cache after the context
@@ -94,7 +96,8 @@ def rotary_positions(lm: LoadedModel, room: int) -> Iterator[RotaryPositions]:
     seen = RotaryPositions(lm, room)
 
     def on_rotary(_, args, kwargs):
-        seen.note(kwargs["position_ids"] if "position_ids" in kwargs else args[1])
+        positions = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
+        seen.note(positions[..., -args[0].shape[1] :])  # a model with an index turns past positions again
 
     handle = decoder(lm.model).rotary_emb.register_forward_pre_hook(on_rotary, with_kwargs=True)
     try:
@@ -179,9 +182,12 @@ def prefill(lm: LoadedModel, tokens: torch.Tensor, protected: int = 0, query_win
     if n > g.max_positions:
         raise InputError(f"the context has {n} tokens but {lm.name} takes {g.max_positions}; shorten it.")
     queries: dict[int, torch.Tensor] = {}
+    reads: dict[int, torch.Tensor] = {}
 
     def on_attention(module, query, *_):
         queries[module.layer_idx] = query[0, :, -query_window:].clone()
+        if g.index:
+            reads[module.layer_idx] = module.reads.mask(slice(max(n - query_window, 0), n), n)[0, 0]
 
     cache = DynamicCache(config=lm.model.config)
     with gdn_signals(lm) as gdn, output_gates(lm) as gates, observing(on_attention):
@@ -199,7 +205,9 @@ def prefill(lm: LoadedModel, tokens: torch.Tensor, protected: int = 0, query_win
         geometry=g,
         keys=[cache.layers[i].keys[0] for i in attention],
         values=[cache.layers[i].values[0] for i in attention],
+        index_keys=[cache.layers[i].indexer_keys[0] for i in attention] if g.index else None,
         queries=[queries[i] for i in attention],
+        reads=[reads[i] for i in attention] if g.index else None,
         signals=signals,
         output_gates=[gates[i][0].mean(-1).T for i in attention] if gates else None,
         cache=cache,
