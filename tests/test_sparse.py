@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,12 @@ from sparse_tools import BLOCK, BUDGET
 from transformers import DynamicCache
 
 from kvrepro.cache.fork import fork
+from kvrepro.errors import InputError
+from kvrepro.labels.corpus import LabelSettings, label_documents
+from kvrepro.labels.rollout import Sampling, rollout
+from kvrepro.labels.utility import ContinuationStates, utility
 from kvrepro.models import attention
-from kvrepro.models.capture import prefill
+from kvrepro.models.capture import decoder_layers, prefill
 
 STEPS = 9
 
@@ -87,8 +92,91 @@ def test_children_answer_as_transformers_would_from_what_they_keep(stock, tokens
     stock.model.set_attn_implementation("sdpa")
     for row, each in enumerate(kept):
         expected = continued(stock, compacted(stock, parent, each), n, fed[row : row + 1])[0]
-        for answer in (
-            found,
-            again,
-        ):  # rounding grows from token to token; another selection changes logits by about one
+        # rounding grows from token to token; another selection changes logits by about one
+        for answer in (found, again):
             torch.testing.assert_close(answer[row], expected, rtol=0, atol=0.02)
+
+
+FEW = Sampling(rollouts=3, rollout_tokens=7, temperature=1.0, top_p=0.95, top_k=20)
+
+
+def selected_by_transformers(lm, whole):
+    """What each token of a sequence reads in each attention layer, ``[n, n]``, by transformers' own indexer."""
+    found, handles = {}, []
+    for i in lm.geometry.attention_layers:
+        indexer = decoder_layers(lm.model)[i].self_attn.indexer
+        handles.append(indexer.register_forward_hook(lambda _, __, out, i=i: found.update({i: out[0, 0]})))
+    logits(lm, whole)
+    for handle in handles:
+        handle.remove()
+    causal = torch.ones(len(whole), len(whole), dtype=torch.bool).tril()
+    return {i: mask & causal for i, mask in found.items()}
+
+
+@pytest.fixture(scope="module")
+def documents():
+    draw = torch.Generator().manual_seed(3)
+    return [torch.randint(1, 320, (n,), generator=draw) for n in (46, 61, 28)]
+
+
+@pytest.fixture(scope="module")
+def rolled(tiny_sparse, documents):
+    parents = [prefill(tiny_sparse, each) for each in documents]
+    return parents, rollout(tiny_sparse, parents, FEW, [5, 6, 7], ["a", "b", "c"])
+
+
+def test_continuations_read_what_transformers_selects(stock, documents, rolled):
+    """Of documents of different lengths that decode as one batch, each row's own choice."""
+    for document, parent, found in zip(documents, *rolled, strict=True):
+        for m, drawn in enumerate(found.tokens):
+            expected = selected_by_transformers(stock, torch.cat([document, torch.tensor(drawn)]))
+            for number, i in enumerate(stock.geometry.attention_layers):
+                rows, t = found.rows[number], len(drawn)
+                assert torch.equal(rows.reads[m, :t, : parent.n + t], expected[i][parent.n :])
+
+
+def removed_one_by_one(parent, rows, number, projection, scaling):
+    """U of every entry by a loop over continuations, rows, heads and entries, in float64: the entry leaves the selected
+    set of all query heads of its group, the set itself stays."""
+    keys, values, group = parent.keys[number], parent.values[number], parent.geometry.group
+    kv_heads, n, d = values.shape
+    found = torch.zeros(len(rows.lengths), kv_heads, n, dtype=torch.float64)
+    for m, length in enumerate(rows.lengths):
+        for t in range(length):
+            read = rows.reads[m, t].nonzero()[:, 0].tolist()
+            for h in range(kv_heads):
+                k = torch.cat([keys[h], rows.keys[m, h]]).double()
+                v = torch.cat([values[h], rows.values[m, h]]).double()
+                for i in (i for i in read if i < n):
+                    rest, change = [j for j in read if j != i], 0
+                    for j in range(h * group, (h + 1) * group):
+                        logit = k @ rows.queries[m, j, t].double() * scaling
+                        delta = logit[read].softmax(0) @ v[read] - logit[rest].softmax(0) @ v[rest]
+                        change = change + projection[:, j * d : (j + 1) * d].double() @ delta
+                    found[m, h, i] = max(found[m, h, i], change.norm())
+    return found
+
+
+def test_utility_is_removal_with_the_selected_set_held_fixed(tiny_sparse, rolled):
+    never = 0
+    for parent, found in zip(*rolled, strict=True):
+        for number, i in enumerate(tiny_sparse.geometry.attention_layers):
+            module = decoder_layers(tiny_sparse.model)[i].self_attn
+            given = found.rows[number], module.o_proj.weight, module.scaling
+            expected = removed_one_by_one(parent, given[0], number, *given[1:])
+            closed = utility(parent.keys[number], parent.values[number], *given)
+            assert (closed - expected).abs().max() <= 1.4e-5 * expected.max()
+            unread = ~given[0].reads[..., : parent.n].any(1)
+            assert (closed.transpose(0, 1)[:, unread] == 0).all()
+            never += int(unread.sum())
+    assert never
+
+
+def test_labels_are_rebuilt_and_checked_under_the_selection(tiny_sparse, documents, monkeypatch):
+    settings = LabelSettings(FEW, check_entries=5, batch=3, seed=0)
+    found = label_documents(tiny_sparse, documents, settings, [5, 6, 7], ["a", "b", "c"])
+    assert all(doc.checks["closed_form_error"] <= 1.4e-5 and doc.checks["module_error"] <= 1e-4 for doc in found)
+    seen = ContinuationStates.hide
+    monkeypatch.setattr(ContinuationStates, "hide", lambda self, *a: seen(replace(self, reads=None), *a))
+    with pytest.raises(InputError, match="module_error"):  # all attention in the place of the selected
+        label_documents(tiny_sparse, documents[:1], settings, [5], ["a"])

@@ -32,13 +32,13 @@ class Prefill:
     geometry: Geometry
     keys: list[torch.Tensor]  #: [kv_heads, n, head_dim], as cached: after norm and RoPE
     values: list[torch.Tensor]  #: [kv_heads, n, head_dim]
-    index_keys: list[torch.Tensor] | None  #: [n, head_dim of the index], raw; None without an index
     queries: list[torch.Tensor]  #: [query_heads, w, head_dim], after norm and RoPE, of the last w tokens
-    reads: list[torch.Tensor] | None  #: [w, n] bool, what these tokens read by the index; None without one
     signals: torch.Tensor | None  #: [gdn_layers, n, gdn_heads, 3] float32: write gate, log-decay, write magnitude
     output_gates: list[torch.Tensor] | None  #: [query_heads, n] float32, sigmoid output gate averaged over head_dim
     cache: Any  #: the model's own cache after the context
     next_logits: torch.Tensor  #: [vocab] float32
+    index_keys: list[torch.Tensor] | None = None  #: of a model with an index: [n, head_dim of the index], raw
+    reads: list[torch.Tensor] | None = None  #: and [w, n] bool, what the last w tokens read
 
     @property
     def n(self) -> int:
@@ -205,11 +205,11 @@ def prefill(lm: LoadedModel, tokens: torch.Tensor, protected: int = 0, query_win
         geometry=g,
         keys=[cache.layers[i].keys[0] for i in attention],
         values=[cache.layers[i].values[0] for i in attention],
-        index_keys=[cache.layers[i].indexer_keys[0] for i in attention] if g.index else None,
         queries=[queries[i] for i in attention],
-        reads=[reads[i] for i in attention] if g.index else None,
         signals=signals,
         output_gates=[gates[i][0].mean(-1).T for i in attention] if gates else None,
         cache=cache,
         next_logits=out.logits[0, -1].float(),
+        index_keys=[cache.layers[i].indexer_keys[0] for i in attention] if g.index else None,
+        reads=[reads[i] for i in attention] if g.index else None,
     )
