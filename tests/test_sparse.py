@@ -5,18 +5,25 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 from sparse_tools import BLOCK, BUDGET
 from transformers import DynamicCache
 
+from kvrepro.benchmarks.example import Example, Question
 from kvrepro.cache.fork import fork
 from kvrepro.errors import InputError
+from kvrepro.evaluate import protocol
+from kvrepro.evaluate.arms import Arm
+from kvrepro.evaluate.protocol import evaluate
 from kvrepro.labels.corpus import LabelSettings, label_documents
 from kvrepro.labels.rollout import Sampling, rollout
 from kvrepro.labels.utility import ContinuationStates, utility
+from kvrepro.methods import eviction
 from kvrepro.models import attention
 from kvrepro.models.capture import decoder_layers, prefill
+from kvrepro.results import ANSWERS
 
 STEPS = 9
 
@@ -180,3 +187,102 @@ def test_labels_are_rebuilt_and_checked_under_the_selection(tiny_sparse, documen
     monkeypatch.setattr(ContinuationStates, "hide", lambda self, *a: seen(replace(self, reads=None), *a))
     with pytest.raises(InputError, match="module_error"):  # all attention in the place of the selected
         label_documents(tiny_sparse, documents[:1], settings, [5], ["a"])
+
+
+def example(item=0):
+    return Example(
+        "ruler",
+        "niah_single_1",
+        item,
+        42 + item,
+        "Remember this text.\n",
+        " The grass is green. The sky is blue." * (12 + item),
+        (Question("\nWhat is the number?", ("7",), 6), Question("\nWhat is blue?", ("sky",), 4)),
+    )
+
+
+def score(example, question, text):
+    return float(any(r in text for r in question.references))
+
+
+BASE = {"paper": "gatesight", "experiment": "ruler", "tier": "test"}
+KEPT_FRACTIONS = (0.1, 0.3, 0.7, 0.97, 1.0)
+
+
+def evaluated(lm, arms):
+    got = pd.DataFrame(evaluate(lm, [example(0), example(1)], arms, score, BASE, together=200_000))
+    ANSWERS.validate(got)
+    return got
+
+
+@pytest.fixture(scope="module")
+def rows(tiny_sparse):
+    made = {
+        "random": (eviction.build("random"), "flat"),
+        "keydiff": (eviction.build("keydiff"), "gate_proportional"),
+        "snapkv": (eviction.build("snapkv"), "pyramid"),
+        "kvzip": (eviction.build("kvzip", {"chunk": 60}), None),
+    }
+    made["kvzip"][0].prepare(tiny_sparse)
+    return evaluated(
+        tiny_sparse,
+        [Arm(name, eviction=it, kept=k, allocation=rule) for name, (it, rule) in made.items() for k in KEPT_FRACTIONS],
+    )
+
+
+def test_every_row_passes_its_checks_and_all_kept_answers_as_transformers(rows):
+    assert len(rows) == 2 * 2 * (2 + 4 * len(KEPT_FRACTIONS))
+    assert rows["ok"].all(), rows[~rows["ok"]][["method", "budget", "failed_checks"]]
+    whole = rows[rows["budget"] == 1.0]
+    assert set(whole["method"]) == {"dense", "full", "random", "keydiff", "snapkv", "kvzip"}
+    assert (whole.groupby(["item", "question"])["prediction"].nunique() == 1).all()
+    pruned = rows[rows["budget"] == 0.1].merge(whole[whole["method"] == "dense"], on=["item", "question"])
+    assert (pruned["prediction_x"] != pruned["prediction_y"]).any()
+
+
+def test_a_row_holds_whole_blocks_near_its_budget(rows, tiny_sparse):
+    g = tiny_sparse.geometry
+    for row in rows[rows["budget"] < 1].itertuples():
+        per_list = row.kept_entries / g.cache_rows
+        wanted = row.protected + row.budget * (row.n_tokens - row.protected)
+        assert per_list % BLOCK == 0 and abs(per_list - wanted) <= BLOCK / 2 + 0.5
+        vectors = 2 * g.head_dim * g.kv_heads + g.index.head_dim / BLOCK  # an index key for every four entries
+        assert row.bytes_held == per_list * len(g.attention_layers) * vectors * 4
+
+
+def broken(lm, monkeypatch, name, fault):
+    real = getattr(protocol, name)
+    monkeypatch.setattr(protocol, name, lambda *a: fault(real, *a))
+    got = evaluated(lm, [Arm("random", eviction=eviction.build("random"), kept=0.3)])
+    return set(got[got["method"] == "random"]["failed_checks"])
+
+
+def one_more(real, ranks, counts, protected):
+    return real(ranks, counts + 1, protected)
+
+
+def heads_apart(real, lm, parent, kept):
+    def swapped(mask):
+        second = mask[1].clone()
+        second[[mask[1].nonzero()[-1, 0], (~mask[1]).nonzero()[-1, 0]]] ^= True
+        return torch.stack([mask[0], second])
+
+    return real(lm, parent, [[mask if mask.all() else swapped(mask) for mask in child] for child in kept])
+
+
+def room_left(real, lm, parent, kept):
+    session = real(lm, parent, kept)
+    session.attention[0].block_index.reserve(parent.n * 2)
+    return session
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "marked"),
+    [
+        ("keep_top", one_more, "blocks,budget"),
+        ("fork", heads_apart, "blocks"),
+        ("fork", room_left, "compaction"),
+    ],
+)
+def test_a_cache_that_is_not_regrouped_is_marked(tiny_sparse, monkeypatch, name, fault, marked):
+    assert broken(tiny_sparse, monkeypatch, name, fault) == {marked}

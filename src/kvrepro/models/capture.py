@@ -45,6 +45,12 @@ class Prefill:
         """Length of the context in tokens."""
         return len(self.tokens)
 
+    def unread(self, layer: int, rows: int) -> torch.Tensor:
+        """What the last ``rows`` tokens do not read in the ``layer``-th attention layer, ``[rows, n]`` bool: later
+        entries, and those that an index did not select."""
+        late = torch.ones(rows, self.n, dtype=torch.bool, device=self.keys[layer].device).triu(self.n - rows + 1)
+        return late if self.reads is None else late | ~self.reads[layer][-rows:]
+
 
 def decoder(model: Any) -> Any:
     """The decoder of a causal language model, multimodal wrappers included."""
