@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from sparse_tools import BLOCK, BUDGET
+from synthetic_labels import RECIPE
 from transformers import DynamicCache
 
 from kvrepro.benchmarks.example import Example, Question
@@ -16,14 +17,17 @@ from kvrepro.cache.fork import fork
 from kvrepro.errors import InputError
 from kvrepro.evaluate import protocol
 from kvrepro.evaluate.arms import Arm
+from kvrepro.evaluate.arms import arms as arms_of
 from kvrepro.evaluate.protocol import evaluate
-from kvrepro.labels.corpus import LabelSettings, label_documents
+from kvrepro.labels.corpus import LabelledCorpus, LabelSettings, label_corpus, label_documents
 from kvrepro.labels.rollout import Sampling, rollout
 from kvrepro.labels.utility import ContinuationStates, utility
 from kvrepro.methods import eviction
 from kvrepro.models import attention
 from kvrepro.models.capture import decoder_layers, prefill
+from kvrepro.models.geometry import Geometry
 from kvrepro.results import ANSWERS
+from kvrepro.training.estimators import train
 
 STEPS = 9
 
@@ -264,7 +268,8 @@ def one_more(real, ranks, counts, protected):
 def heads_apart(real, lm, parent, kept):
     def swapped(mask):
         second = mask[1].clone()
-        second[[mask[1].nonzero()[-1, 0], (~mask[1]).nonzero()[-1, 0]]] ^= True
+        for other in (mask[1], ~mask[1]):
+            second[other.nonzero()[-1, 0]] ^= True
         return torch.stack([mask[0], second])
 
     return real(lm, parent, [[mask if mask.all() else swapped(mask) for mask in child] for child in kept])
@@ -286,3 +291,29 @@ def room_left(real, lm, parent, kept):
 )
 def test_a_cache_that_is_not_regrouped_is_marked(tiny_sparse, monkeypatch, name, fault, marked):
     assert broken(tiny_sparse, monkeypatch, name, fault) == {marked}
+
+
+def test_gatesight_ranks_a_layers_tokens_by_the_larger_prediction(tiny_sparse, documents, tmp_path):
+    """From labels to answers; the budget of a layer follows its mean output gate on the label corpora."""
+    lm, g = tiny_sparse, tiny_sparse.geometry
+    settings, paths = LabelSettings(FEW, check_entries=2, batch=3, seed=0), [tmp_path / name for name in ("a", "b")]
+    for path in paths:
+        label_corpus(lm, path.name, documents, settings, path)
+    labelled = [LabelledCorpus(path, lm.fingerprint, g.as_dict()) for path in paths]
+    assert Geometry.from_dict(labelled[0].meta["geometry"]) == g
+    trained = train(labelled, g, replace(RECIPE, hidden=8, epochs=2, positions=20))
+    assert trained.layer_gates.shape == (2,)
+    trained.layer_gates = torch.tensor([3.0, 1.0])
+    trained.save(tmp_path / "estimators")
+    made = arms_of(
+        {"gatesight": {"eviction": "gatesight"}}, [0.3, 1.0], "m", lm, {"estimators": tmp_path / "estimators"}
+    )
+    assert evaluated(lm, made)["ok"].all()
+
+    parent = prefill(lm, torch.cat(documents), protected=5)
+    (arm, kept), *_ = protocol._plans(parent, made, "it")
+    counts = [int(mask[0].sum()) for mask in kept]
+    assert counts == [64, 24]  # 5 and 39 of 130 are 44 a layer; 8 hold the prefix, and 18 blocks go out as 3 : 1
+    for score, mask, count in zip(arm.eviction.score(parent), kept, counts, strict=True):
+        best = torch.maximum(score[0], score[1])[5:].topk(count - 5).indices + 5
+        assert set(mask[0].nonzero()[:, 0].tolist()) == {*range(5), *best.tolist()} and torch.equal(mask[0], mask[1])
