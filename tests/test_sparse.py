@@ -7,11 +7,16 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+import sparse_tools
 import torch
 from sparse_tools import BLOCK, BUDGET
 from synthetic_labels import RECIPE
 from transformers import DynamicCache
 
+from kvrepro import config
+from kvrepro.analysis import gate_statistics
+from kvrepro.analysis.budgets import budget_arms, budget_rows
+from kvrepro.analysis.gated_scores import received
 from kvrepro.benchmarks.example import Example, Question
 from kvrepro.cache.fork import fork
 from kvrepro.errors import InputError
@@ -23,9 +28,10 @@ from kvrepro.labels.corpus import LabelledCorpus, LabelSettings, label_corpus, l
 from kvrepro.labels.rollout import Sampling, rollout
 from kvrepro.labels.utility import ContinuationStates, utility
 from kvrepro.methods import eviction
-from kvrepro.models import attention
+from kvrepro.models import attention, registry
 from kvrepro.models.capture import decoder_layers, prefill
-from kvrepro.models.geometry import Geometry
+from kvrepro.models.geometry import Geometry, geometry
+from kvrepro.models.loading import load
 from kvrepro.results import ANSWERS
 from kvrepro.training.estimators import train
 
@@ -317,3 +323,50 @@ def test_gatesight_ranks_a_layers_tokens_by_the_larger_prediction(tiny_sparse, d
     for score, mask, count in zip(arm.eviction.score(parent), kept, counts, strict=True):
         best = torch.maximum(score[0], score[1])[5:].topk(count - 5).indices + 5
         assert set(mask[0].nonzero()[:, 0].tolist()) == {*range(5), *best.tolist()} and torch.equal(mask[0], mask[1])
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ({"admission": {"method": "local_attention", "sinks": 4}}, "admission decides for each head"),
+        ({"selection": {"method": "quest", "budget": 300}}, "selects itself what a query reads"),
+        ({"eviction": "keydiff", "allocation": "gate_proportional_per_head"}, "gives each head its own number"),
+    ],
+)
+def test_what_has_no_room_on_a_sparse_attention_is_one_sentence_before_a_job_starts(tiny_sparse, method, why):
+    with pytest.raises(InputError, match=rf"m.it: does not run on .*{why}.*; leave one of them out"):
+        arms_of({"it": method}, [0.5], "m", tiny_sparse)
+    flash = {"experiments": {"gatesight": {"models": ["Qwen3.8-Flash-Next"], "methods": {"it": method}}}}
+    with pytest.raises(InputError, match=rf"gatesight.methods.it: does not run on Qwen3.8-Flash-Next, since .*{why}"):
+        config.load({"tier": "quick", **flash})
+
+
+def test_a_sparse_model_of_the_hub_must_say_so(tiny_sparse_dir, monkeypatch):
+    monkeypatch.setattr(registry, "entry", lambda name: {"hub": str(tiny_sparse_dir)})
+    with pytest.raises(InputError, match=r"it has a sparse attention; add sparse: true"):
+        load("it")
+
+
+@pytest.mark.parametrize("field", ["indexer_budget", "indexer_head_dim"])
+def test_an_index_without_its_settings_is_named(field):
+    given = sparse_tools.config()
+    setattr(given, field, None)
+    with pytest.raises(InputError, match="complete its config"):
+        geometry(given)
+
+
+def test_the_gate_analyses_run_without_budgets_per_head(tiny_sparse, documents, tmp_path):
+    """Received attention is over what was selected; a closed layer is closed for transformers' own attention too."""
+    g = tiny_sparse.geometry
+    train_input = tmp_path / "labels"
+    label_corpus(tiny_sparse, "a", documents, LabelSettings(FEW, 2, 3, 0), train_input)
+    trained = train([LabelledCorpus(train_input)], g, replace(RECIPE, hidden=8, epochs=1, positions=9))
+    trained.save(tmp_path / "estimators")
+    gate_statistics.measure(tiny_sparse, documents).save(tmp_path / "gates", tiny_sparse)
+    arms = budget_arms(tiny_sparse, tmp_path / "estimators", tmp_path / "gates", [0.3], rows=8)
+    names = {arm.name for arm in arms}
+    assert "per_head" not in names and {"gate_proportional", "pyramid", "flat", "attention_gated"} < names
+    got = pd.DataFrame(budget_rows(tiny_sparse, [example()], arms, score, BASE))
+    assert got["ok"].all() and "without 3 7" in set(got["method"])
+    unread = ~prefill(tiny_sparse, documents[1], query_window=8).reads[0].any(0)
+    assert unread.any() and not received(tiny_sparse, documents[1], 8)["open"][0][:, unread].any()

@@ -17,7 +17,7 @@ from kvrepro.claims import ledger
 from kvrepro.data import corpora
 from kvrepro.data.sources import Folder, source
 from kvrepro.errors import InputError, unknown
-from kvrepro.methods.composition import FAMILIES, settings_of
+from kvrepro.methods.composition import FAMILIES, check_fits_index, settings_of
 from kvrepro.models import registry, weights
 from kvrepro.remembered import python_files, remembered
 
@@ -181,7 +181,10 @@ def _check_methods(where: str, experiment: Mapping[str, Any], methods: Mapping[s
     """A method that reads recurrent layers, or divides its budget by output gates, needs models that have them; one
     that is trained needs recipes."""
     for (name, found), model in product(methods.items(), experiment["models"]):
-        gated = str(experiment["methods"][name].get("allocation")).startswith("gate_proportional")
+        said = experiment["methods"][name]
+        if _indexed(registry.entry(model)):
+            check_fits_index(said, model, f"{where}.{name}")
+        gated = str(said.get("allocation")).startswith("gate_proportional")
         if gated or "estimators" in found["artifacts"]:
             _check_recurrent(model, registry.entry(model), f"{where}.{name}")
         if TRAINED.intersection(found["artifacts"]) and not (recipe := RECIPES / f"{model}.yaml").exists():
@@ -233,6 +236,11 @@ def _local(entry: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     config = yamlfile.mapping(path, "restore it or train the model again")
     return config.get("text_config", config)
+
+
+def _indexed(entry: Mapping[str, Any]) -> bool:
+    """Whether a model's attention is sparse, by an index of its own."""
+    return entry.get("sparse", False) or _local(entry).get("indexer_budget") is not None
 
 
 def _check_recurrent(name: str, entry: Mapping[str, Any], where: str) -> None:

@@ -18,6 +18,7 @@ from kvrepro.benchmarks.example import Example
 from kvrepro.benchmarks.registry import Scorer
 from kvrepro.evaluate.arms import Arm
 from kvrepro.evaluate.protocol import evaluate
+from kvrepro.methods.composition import PER_HEAD
 from kvrepro.methods.eviction.gatesight import GateSight
 from kvrepro.models.capture import Prefill
 from kvrepro.models.geometry import Geometry
@@ -60,7 +61,8 @@ class HeadBudget(GateSight):
 
 def budget_arms(lm: LoadedModel, estimators: str, gates: str, kept: Iterable[float], rows: int) -> list[Arm]:
     """All arms at every kept fraction, named as :data:`kvrepro.analysis.names.ALLOCATIONS` names them, and received
-    attention of the last ``rows`` tokens without and with the gate (``attention``, ``attention_gated``), flat.
+    attention of the last ``rows`` tokens without and with the gate (``attention``, ``attention_gated``), flat. A model
+    whose heads keep the same entries has no budgets per head.
 
     ``estimators`` and ``gates`` are the files of the model's estimators and gate statistics.
     """
@@ -77,6 +79,8 @@ def budget_arms(lm: LoadedModel, estimators: str, gates: str, kept: Iterable[flo
     kept = list(kept)
     arms = []
     for name, (method, rule) in made.items():
+        if lm.geometry.index and rule in PER_HEAD:
+            continue
         method.prepare(lm)
         arms += [Arm(name, eviction=method, kept=share, allocation=rule) for share in kept]
     return arms

@@ -11,7 +11,7 @@ from typing import Any
 from kvrepro.errors import InputError, unknown
 from kvrepro.methods import allocation
 from kvrepro.methods.admission.base import Admission
-from kvrepro.methods.composition import FAMILIES, parts_of, settings_of
+from kvrepro.methods.composition import FAMILIES, check_fits_index, parts_of, settings_of
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.methods.selection.base import Selection
 from kvrepro.models.loading import LoadedModel
@@ -73,8 +73,8 @@ def arms(
     mapping of ``method`` and its options. An arm is made for each fraction of ``kept``, or of the method's own key,
     where a part of it takes one, and for each combination of settings under ``over``; its name then ends in
     ``@tau=0.1``. ``artifacts`` gives the path of each artefact by field name; without ``lm`` it is not read (a config
-    is being checked). Raises InputError for an unknown name, option or combination, and for an artefact made for
-    another model.
+    is being checked). Raises InputError for an unknown name, option or combination, for an artefact made for another
+    model, and for what a model with a sparse attention has no room for.
     """
     made = []
     for name, said in methods.items():
@@ -82,6 +82,8 @@ def arms(
         for key in said:
             if key not in KEYS:
                 raise unknown("key", key, KEYS, at)
+        if lm is not None and lm.geometry.index:
+            check_fits_index(said, lm.name, at)
         for suffix, parts in settings_of(said, at):
             built = {}
             for family, options in parts.items():

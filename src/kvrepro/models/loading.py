@@ -86,5 +86,7 @@ def load(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> Lo
     else:
         mark = f"{source}@{getattr(model.config, '_commit_hash', None) or spec.get('revision', 'main')}"
     shape = geometry(model.config)
+    if shape.index and "hub" in spec and not spec.get("sparse"):
+        raise InputError(f"{registry.REGISTRY}: {name} has a sparse attention; add sparse: true to its entry.")
     sparse.install(model, shape)
     return LoadedModel(name, model, tokenizer, shape, place, dtype, mark, spec.get("chat", False))

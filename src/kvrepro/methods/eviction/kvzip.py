@@ -34,7 +34,8 @@ class KVzip(Eviction):
     asks for it, at positions n, n + 1, ..., on top of the whole uncompressed cache; what is fed is not written to the
     cache, so every part starts from the state after the context, in a hybrid with its GDN states. The maximum is over
     the rows that are fed, prompt included, and the GQA group. The best entries of the whole model are kept, so that
-    counts differ between layers and heads (GateSight Appendix G).
+    counts differ between layers and heads (GateSight Appendix G). Parts are shorter where the model's limit leaves no
+    room for ``chunk`` tokens after the context.
 
     ``softmax_over``: ``cache`` normalises over everything a row sees, which are the weights the model uses; ``chunk``
     over the protected prefix, the part being repeated and what is fed, as the published code does. Under a sparse
@@ -67,17 +68,12 @@ class KVzip(Eviction):
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Largest attention received, in [0, 1]; zero in the protected prefix.
 
-        Raises InputError when the context and its repetition together are longer than the model's limit.
+        Raises InputError when the model's limit leaves no room for a repetition.
         """
         g, lm, n = prefill.geometry, self._lm, prefill.n
         number = {layer: i for i, layer in enumerate(g.attention_layers)}
         scores = [torch.zeros(keys.shape[:2], device=keys.device) for keys in prefill.keys]
-        for part, fed in self._parts(prefill.tokens, prefill.protected):
-            if n + len(fed) > g.max_positions:
-                raise InputError(
-                    f"kvzip: {n} tokens and the {len(fed)} that repeat a part of them exceed the {g.max_positions} "
-                    f"positions of {lm.name}; shorten the context or lower kvzip.chunk."
-                )
+        for part, fed in self._parts(prefill.tokens, prefill.protected, g.max_positions):
 
             def read(module, query, key, value, output, part=part):
                 layer = number[module.layer_idx]
@@ -103,10 +99,17 @@ class KVzip(Eviction):
                 )
         return scores
 
-    def _parts(self, tokens: torch.Tensor, protected: int) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Each part of the context and the tokens that are fed to have it repeated."""
-        for start in range(protected, len(tokens), self.chunk):
-            part = slice(start, min(start + self.chunk, len(tokens)))
+    def _parts(self, tokens: torch.Tensor, protected: int, limit: int) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Each part of the context and the tokens that are fed to have it repeated, at positions below ``limit``."""
+        around = max(len(self._first), len(self._later) + self._reminder) + len(self._close)
+        size = min(self.chunk, limit - len(tokens) - around)
+        if size < 1:
+            raise InputError(
+                f"kvzip: after {len(tokens)} tokens the {limit} positions of {self._lm.name} leave no room to repeat "
+                "them; shorten the context."
+            )
+        for start in range(protected, len(tokens), size):
+            part = slice(start, min(start + size, len(tokens)))
             prompt = [self._first]
             if start > protected:
                 prompt = [self._later, tokens[max(protected, start - self._reminder) : start].cpu()]
