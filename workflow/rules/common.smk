@@ -156,6 +156,13 @@ def method_identity(wildcards):
     return {name: identity.code(method["files"]) for name, method in methods.items()}
 
 
+def recipe_of(wildcards):
+    """How the estimators of a model are trained."""
+    recipe = dict(config["estimators"])
+    own = recipe.pop("models", {})
+    return recipe | own.get(wildcards.model, {})
+
+
 def needed(where, paper):
     """Names of the artefacts that the methods of a paper need in a tier."""
     methods = described(SETTINGS[where], paper) if paper in SETTINGS[where]["experiments"] else {}
