@@ -109,6 +109,7 @@ def test_every_declared_query_exists_with_its_parameters():
         ("label_check", {"metric": "closed_form_error"}, 1e-6),
         ("label_check", {"metric": "module_error"}, 1e-6),
         ("label_check", {"metric": "covered"}, 1),
+        ("label_check", {"metric": "module_error", "unit": "%"}, 1e-4),
         ("gate_span", {"statistic": "ratio"}, 16),
         ("median_correlation", {}, 0.4),
         ("predictor_value", {"predictor": "mlp", "metric": "overlap@10"}, 65.9),
@@ -147,6 +148,11 @@ def test_a_wrong_budget_and_a_broken_identity_are_found(evidence):
     broken = Evidence("lab-hybrid", rows)
     assert ask(broken, "budget_error", {"method": "gatesight", "benchmark": "ruler"}).value == 2
     assert ask(broken, "identity_rate", {"benchmark": "ruler"}).value == pytest.approx(3 / 4)
+
+
+def test_a_model_that_reads_everything_has_no_index(evidence):
+    with pytest.raises(NoRows, match="an index"):
+        ask(evidence, "index_keys", {"method": "gatesight", "kept": 0.1, "benchmark": "ruler"})
 
 
 @pytest.mark.parametrize(
@@ -352,6 +358,9 @@ def test_every_claim_with_a_query_can_be_asked(whole):
         about = whole
         if entry.query.function in {query.__name__ for query in LATENCY_QUERIES}:
             about = profiled[entry.models[0] if entry.models else "Llama-3.1-8B-Instruct"]
+        elif entry.query.function == "index_keys":
+            size = {"model": whole.model, "experiment": "shape", "metric": "index_head_dim", "value": 128.0}
+            about = Evidence(whole.model, pd.concat([whole.rows, pd.DataFrame([size])], ignore_index=True))
         elif entry.query.function in {query.__name__ for query in ADMISSION_QUERIES}:
             about = Evidence("lab-dense", admitted)
         if entry.query.function in {query.__name__ for query in SCORING_QUERIES}:

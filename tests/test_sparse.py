@@ -17,8 +17,11 @@ from kvrepro import config
 from kvrepro.analysis import gate_statistics
 from kvrepro.analysis.budgets import budget_arms, budget_rows
 from kvrepro.analysis.gated_scores import received
+from kvrepro.analysis.shape import shape_rows
 from kvrepro.benchmarks.example import Example, Question
 from kvrepro.cache.fork import fork
+from kvrepro.claims.evidence import Evidence
+from kvrepro.claims.queries import ask
 from kvrepro.errors import InputError
 from kvrepro.evaluate import protocol
 from kvrepro.evaluate.arms import Arm
@@ -258,6 +261,15 @@ def test_a_row_holds_whole_blocks_near_its_budget(rows, tiny_sparse):
         assert per_list % BLOCK == 0 and abs(per_list - wanted) <= BLOCK / 2 + 0.5
         vectors = 2 * g.head_dim * g.kv_heads + g.index.head_dim / BLOCK  # an index key for every four entries
         assert row.bytes_held == per_list * len(g.attention_layers) * vectors * 4
+
+
+def test_the_claims_on_its_budget_and_its_index_read_these_rows(rows, tiny_sparse):
+    of = {"benchmark": "ruler", "method": "keydiff"}
+    evidence = Evidence("it", pd.concat([rows, shape_rows(tiny_sparse.geometry, 3, 8, "it", "test")]))
+    assert ask(evidence, "index_keys", {**of, "kept": 0.1}).value == pytest.approx(1 / BLOCK)
+    assert ask(evidence, "budget_error", of).value == 0
+    evidence.rows["kept_entries"] += 2
+    assert ask(evidence, "budget_error", of).value == 2
 
 
 def broken(lm, monkeypatch, name, fault):
