@@ -127,11 +127,10 @@ def check(settings: Mapping[str, Any]) -> None:
         benchmark(name, "benchmarks").check(given)
     ruler = settings["benchmarks"]["ruler"]
     benchmark("ruler", "observations").check(ruler | settings["observations"]["ruler"])
-    if missing := [task for task in settings["budgets"]["tasks"] if task not in ruler["tasks"]]:
-        raise unknown("task", missing[0], ruler["tasks"], "budgets.tasks")
     _check_sets(settings["observations"]["sets"])
     for paper, experiment in settings["experiments"].items():
         _check_experiment(f"experiments.{paper}", experiment, settings)
+    _check_budgets(settings["budgets"]["tasks"], settings)
     owners: dict[tuple[str, str], str] = {}
     for paper, experiment in settings["experiments"].items():
         for pair in product(experiment["models"], experiment["benchmarks"]):
@@ -189,6 +188,19 @@ def _check_methods(where: str, experiment: Mapping[str, Any], methods: Mapping[s
             _check_recurrent(model, registry.entry(model), f"{where}.{name}")
         if TRAINED.intersection(found["artifacts"]) and not (recipe := RECIPES / f"{model}.yaml").exists():
             raise InputError(f"{where}.{name}: {recipe} is missing; write it after those beside it, or leave this out.")
+
+
+def _check_budgets(tasks: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Budgets are compared on items that experiments have anyway; a benchmark that none of them runs is left out."""
+    for name, wanted in tasks.items():
+        if name not in settings["benchmarks"]:
+            raise unknown("benchmark", name, settings["benchmarks"], "budgets.tasks")
+        known = settings["benchmarks"][name]["tasks"]
+        if missing := [task for task in wanted if task not in known]:
+            raise unknown("task", missing[0], known, f"budgets.tasks.{name}")
+    for paper, experiment in settings["experiments"].items():
+        if "gates" in experiment.get("analyses", []) and not set(tasks) & set(experiment["benchmarks"]):
+            raise InputError(f"budgets.tasks: experiments.{paper} analyses gates and runs none of these; add one.")
 
 
 def _check_sets(sets: Iterable[Mapping[str, int]]) -> None:

@@ -26,6 +26,7 @@ from kvrepro.models.loading import LoadedModel
 from kvrepro.results import DENSE
 
 EXPONENTS = (0.5, 1.5)
+CLOSED_ON = "ruler"  #: the benchmark on which Appendix D closes layers
 #: Of 16 attention layers the paper closes the first three, then the sixth (layers 3, 7, 11, then 23 of 64).
 SHALLOW, NEXT = 3 / 16, 5 / 15
 
@@ -97,10 +98,12 @@ def closed_layers(geometry: Geometry) -> list[tuple[int, ...]]:
 def budget_rows(
     lm: LoadedModel, examples: Iterable[Example], arms: list[Arm], score: Scorer, base: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Accuracy rows of every arm, experiment ``budgets``, and of the unpruned model with :func:`closed_layers`,
-    experiment ``closed_layers``, method ``without 3 7 11``. ``base`` gives the columns paper and tier."""
+    """Accuracy rows of every arm, experiment ``budgets``, and on RULER those of the unpruned model with
+    :func:`closed_layers`, experiment ``closed_layers``, method ``without 3 7 11``. ``base`` gives the columns paper and
+    tier."""
     examples = list(examples)
     yield from evaluate(lm, examples, arms, score, base | {"experiment": "budgets"})
+    examples = [example for example in examples if example.benchmark == CLOSED_ON]
     base = base | {"experiment": "closed_layers"}
     for layers in [(), *closed_layers(lm.geometry)]:
         name = f"without {' '.join(map(str, layers))}" if layers else DENSE
