@@ -454,7 +454,7 @@ def script(site, monkeypatch):
             threads=1,
             config=call.config,
         )
-        runpy.run_path(f"workflow/scripts/{name}.py", init_globals={"snakemake": given})
+        runpy.run_path(f"workflow/scripts/{name}.py", {"snakemake": given}, "__main__")
 
     call.config = kvrepro.config.load({"tier": "test"})
     return call
