@@ -189,6 +189,8 @@ SEVEN = [t for t in scbench.TASKS if t not in ("kv", "prefix_suffix", "repoqa", 
         ("lead_between_tasks", SB | {"kept": 0.1, "tasks": ["kv", "repoqa"]}, 0),
         ("budgets_won_by_either", SB, 0),
         ("tasks_lost_everywhere", SB, 0),
+        ("tasks_never_behind", SB, 12),
+        ("lowest_accuracy", {"method": "kvzip", "benchmark": "scbench", "tasks": "kv"}, 70),
         ("tasks_won", SB | {"kept": 0.1}, 12),
         ("tasks_won_on_all", {"a": "gatesight", "b": "kvzip", "kept": 0.1}, 25),
         ("tasks_won_on_all", {"a": "kvzip", "b": "gatesight", "kept": 0.1}, 0),
@@ -229,6 +231,9 @@ def test_who_leads_where(whole):
     best = to("kvzip", 1.0, lambda rows: rows["task"] == "kv")
     made = best(at_04(kv(whole)))
     assert ask(made, "tasks_lost_everywhere", SB).value == 1
+    assert ask(made, "tasks_never_behind", SB).value == 0
+    assert ask(kv(whole), "tasks_never_behind", SB).value == 11
+    assert ask(made, "lowest_accuracy", {"method": "gatesight", "benchmark": "scbench"}).value == 0
     assert ask(made, "tasks_won", SB | {"kept": 0.1}).value == 11
     assert ask(made, "budgets_won_by_either", SB).value >= 1
     largest = ask(made, "extreme_lead", SB | {"a": "kvzip", "b": "gatesight", "which": "largest", "tasks": "kv"})
