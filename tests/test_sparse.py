@@ -61,7 +61,9 @@ def masks(parent, kept):
     return [kept.expand(parent.geometry.kv_heads, -1)] * len(parent.geometry.attention_layers)
 
 
-def test_a_prefill_is_that_of_transformers(stock, tokens):
+@pytest.mark.parametrize("n", [1, 3, 100, attention.CHUNK + 43])
+def test_a_prefill_is_that_of_transformers(stock, n):
+    tokens = torch.randint(1, 320, (n,), generator=torch.Generator().manual_seed(7))
     cache = DynamicCache(config=stock.model.config)
     expected = logits(stock, tokens, cache)
     stock.model.set_attn_implementation(attention.NAME)

@@ -55,7 +55,7 @@ class Reads:
 
     def _blocks(self, queries: torch.Tensor, complete: torch.Tensor) -> torch.Tensor:
         """Which blocks are read, ``[rows, t, blocks]`` bool, of those before ``complete`` ``[rows or 1, t, 1]``; of
-        equal scores the older block's."""
+        equal scores the older block's, where transformers may take either."""
         scores = torch.einsum("rthd,rnd->rthn", queries.float(), self._keys.float()).relu_().sum(2)
         scores = scores / math.sqrt(queries.shape[-1])
         number = torch.arange(scores.shape[-1], device=scores.device)
