@@ -77,9 +77,10 @@ class KVzip(Eviction):
 
             def read(module, query, key, value, output, part=part):
                 layer = number[module.layer_idx]
-                entries, columns = torch.arange(key.shape[2], device=key.device), part
+                entries, columns = slice(None), part
                 if self.softmax_over == "chunk":
-                    entries = torch.cat([entries[: prefill.protected], entries[part], entries[n:]])
+                    every = torch.arange(key.shape[2], device=key.device)
+                    entries = torch.cat([every[: prefill.protected], every[part], every[n:]])
                     columns = slice(prefill.protected, prefill.protected + part.stop - part.start)
 
                 def unread(rows: slice) -> torch.Tensor:
