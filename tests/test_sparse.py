@@ -343,6 +343,7 @@ def test_gatesight_ranks_a_layers_tokens_by_the_larger_prediction(tiny_sparse, d
     ("method", "why"),
     [
         ({"admission": {"method": "local_attention", "sinks": 4}}, "admission decides for each head"),
+        ({"bounding": {"method": "snapkv", "budget": 300}}, "bounding evicts from each head"),
         ({"selection": {"method": "quest", "budget": 300}}, "selects itself what a query reads"),
         ({"eviction": "keydiff", "allocation": "gate_proportional_per_head"}, "gives each head its own number"),
     ],

@@ -7,10 +7,10 @@ from itertools import product
 from typing import Any
 
 from kvrepro.errors import InputError, unknown
-from kvrepro.methods import admission, eviction, selection
+from kvrepro.methods import admission, bounding, eviction, selection
 
 PER_HEAD = ("gate_proportional_per_head",)  #: allocations that tell the KV heads of a layer apart whatever the scores
-FAMILIES = {family.FAMILY.name: family.FAMILY for family in (admission, selection, eviction)}
+FAMILIES = {family.FAMILY.name: family.FAMILY for family in (admission, selection, eviction, bounding)}
 
 
 def parts_of(said: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
@@ -29,6 +29,11 @@ def parts_of(said: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
             f"{where}: eviction scores the entries of a whole prefill, which admission leaves out; combine either of "
             "them with a selection."
         )
+    if "bounding" in parts and "eviction" in parts:
+        raise InputError(
+            f"{where}: eviction scores the entries of a whole prefill, which bounding never holds; leave one of "
+            "them out."
+        )
     return parts
 
 
@@ -37,6 +42,8 @@ def check_fits_index(said: Mapping[str, Any], model: str, where: str) -> None:
     for what is decided per KV head, or by the model itself."""
     if "admission" in said:
         why = "its KV heads share one index, and admission decides for each head what is written"
+    elif "bounding" in said:
+        why = "its KV heads share one index, and bounding evicts from each head while it decodes"
     elif "selection" in said:
         why = "it selects itself what a query reads"
     elif said.get("allocation") in PER_HEAD:
@@ -44,6 +51,11 @@ def check_fits_index(said: Mapping[str, Any], model: str, where: str) -> None:
     else:
         return
     raise InputError(f"{where}: does not run on {model}, since {why}; leave one of them out.")
+
+
+def running(methods: Mapping[str, Mapping[str, Any]], benchmark: str) -> dict[str, Mapping[str, Any]]:
+    """The methods of an experiment that run a benchmark: those that name it, or none."""
+    return {name: said for name, said in methods.items() if benchmark in said.get("benchmarks", [benchmark])}
 
 
 def settings_of(said: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
