@@ -8,6 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRITON_INTERPRET", "1")  # must be set before a kernel is decorated
 
 import pytest
+import sparse_tools
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM
@@ -96,6 +97,19 @@ def tiny_hybrid(tiny_hybrid_dir) -> LoadedModel:
 @pytest.fixture(scope="session")
 def tiny_dense(tiny_dense_dir) -> LoadedModel:
     return load(str(tiny_dense_dir))
+
+
+@pytest.fixture(scope="session")
+def tiny_sparse_dir(tokenizer_dir, tmp_path_factory):
+    """Qwen4-exp class, see :mod:`sparse_tools`."""
+    path = tmp_path_factory.mktemp("tiny-sparse")
+    _save(sparse_tools.model(), tokenizer_dir, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_sparse(tiny_sparse_dir) -> LoadedModel:
+    return load(str(tiny_sparse_dir))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pandas as pd
 from synthetic_rows import accuracy_rows
 
 from kvrepro.analysis.names import ABLATION, ABLATION_TASKS, ALLOCATIONS, FIVE_TASKS, LENGTH_PREDICTORS
+from kvrepro.benchmarks.ruler import TASKS
 
 ATTENTION = tuple(range(3, 64, 4))
 GDN = tuple(i for i in range(64) if i not in ATTENTION)
@@ -117,7 +118,7 @@ def observation_rows(model: str = "lab-hybrid") -> pd.DataFrame:
     for window, inputs in WINDOWS.items():
         add("windows", "mlp", {"window": window}, "all", 0, "inputs", inputs)
         add("windows", "mlp", {"window": window}, "all", 0, "parameters", 64 * 64 * inputs)
-    tasks = tuple(dict.fromkeys((*ABLATION_TASKS, *FIVE_TASKS)))
+    tasks = tuple(dict.fromkeys((*ABLATION_TASKS, *FIVE_TASKS, *TASKS)))
     assert set(ALLOCATIONS) <= set(RULES)
     budgets = accuracy_rows(RULES, tasks, items=20, kept=KEPT, model=model, n_tokens=8000)
     budgets.loc[budgets["task"].isin(ABLATION["scbench"]), "benchmark"] = "scbench"

@@ -33,6 +33,35 @@ def test_totals_are_exact(rule, kept, n):
         assert (counts != counts[:, :1]).any()
 
 
+@pytest.mark.parametrize("kept", [0.1, 0.33, 0.5, 0.97, 1.0])
+@pytest.mark.parametrize("n", [64, 65, 66, 67, 1000])
+@pytest.mark.parametrize("protected", [0, 9, 12])
+@pytest.mark.parametrize("rule", ["flat", "gate_proportional", "pyramid", "global"])
+def test_blocks_are_whole_and_their_total_exact(rule, kept, n, protected):
+    """Appendix H: heads of a layer together, so one count a layer; counts with the prefix are multiples of four."""
+    draw = torch.Generator().manual_seed(n)
+    weights, scores = torch.rand(4, 3, generator=draw) ** 3, [torch.rand(1, n, generator=draw) + x for x in range(4)]
+    counts = allocate(rule, kept, n, protected, 4, 1, weights, scores, block=4)[:, 0]
+    wanted = protected + round(kept * (n - protected))
+    nearest = n if wanted == n else min(range(0, n + 1, 4), key=lambda whole: (abs(whole - wanted), -whole))
+    assert int(counts.sum()) == 4 * (nearest - protected) and (counts >= 0).all() and (counts <= n - protected).all()
+    assert wanted == n or ((counts + protected) % 4 == 0).all()
+    if kept < 0.5 and n == 1000:
+        assert rule == "flat" or (counts != counts[0]).any()
+
+
+def test_blocks_by_hand():
+    weights = torch.tensor([1.0, 2.0, 4.0])
+    # 6 protected and 28 of 94: 34 becomes 36 a layer, so after 2 to fill the prefix 7 blocks a layer, 21 as 1 : 2 : 4
+    assert allocate("gate_proportional", 0.3, 100, 6, 3, 1, weights, block=4)[:, 0].tolist() == [14, 26, 50]
+    # the best 3 x 8 of all are 0, 10 and 14: 6 blocks as 0 : 2.5 : 3.5, of equal remainders the earlier layer's
+    scores = [torch.zeros(1, 16), torch.zeros(1, 16), torch.zeros(1, 16)]
+    scores[1][0, :10], scores[2][0, :14] = 1, 1
+    assert allocate("global", 0.5, 16, 0, 3, 1, scores=scores, block=4)[:, 0].tolist() == [0, 12, 12]
+    with pytest.raises(InputError, match="keeps nothing"):
+        allocate("flat", 0.01, 100, 0, 3, 1, block=4)
+
+
 def test_gate_proportional_by_hand():
     weights = torch.tensor([1.0, 2.0, 4.0])
     counts = allocate("gate_proportional", 0.1, 101, 1, 3, 1, weights)[:, 0]  # 30 entries: 4.29, 8.57, 17.14

@@ -164,7 +164,8 @@ def admitted_reference(lm, tokens, policy):
         pre = torch.cat([turned * cos[:, None] - torch.cat([-high, low], -1) * sin[:, None], rest], -1)
         admitted.append(policy.gate(module.layer_idx, pre, key, torch.arange(n)) >= policy.threshold)
         mask = ((i - j < policy.window) | admitted[-1][:, :, None]) & (i >= j)
-        return grouped_attention(query, key, value, mask, scaling).transpose(1, 2).contiguous(), None
+        visible = lambda rows, seen: mask[:, :, rows, :seen]  # noqa: E731
+        return grouped_attention(query, key, value, visible, scaling).transpose(1, 2).contiguous(), None
 
     from transformers import AttentionInterface
 

@@ -114,6 +114,7 @@ def test_every_declared_query_exists_with_its_parameters():
         ("label_check", {"metric": "closed_form_error"}, 1e-6),
         ("label_check", {"metric": "module_error"}, 1e-6),
         ("label_check", {"metric": "covered"}, 1),
+        ("label_check", {"metric": "module_error", "unit": "%"}, 1e-4),
         ("gate_span", {"statistic": "ratio"}, 16),
         ("median_correlation", {}, 0.4),
         ("predictor_value", {"predictor": "mlp", "metric": "overlap@10"}, 65.9),
@@ -154,6 +155,11 @@ def test_a_wrong_budget_and_a_broken_identity_are_found(evidence):
     assert ask(broken, "identity_rate", {"benchmark": "ruler"}).value == pytest.approx(3 / 4)
 
 
+def test_a_model_that_reads_everything_has_no_index(evidence):
+    with pytest.raises(NoRows, match="an index"):
+        ask(evidence, "index_keys", {"method": "gatesight", "kept": 0.1, "benchmark": "ruler"})
+
+
 @pytest.mark.parametrize(
     ("function", "parameters"),
     [
@@ -188,6 +194,8 @@ SEVEN = [t for t in scbench.TASKS if t not in ("kv", "prefix_suffix", "repoqa", 
         ("lead_between_tasks", SB | {"kept": 0.1, "tasks": ["kv", "repoqa"]}, 0),
         ("budgets_won_by_either", SB, 0),
         ("tasks_lost_everywhere", SB, 0),
+        ("tasks_never_behind", SB, 12),
+        ("lowest_accuracy", {"method": "kvzip", "benchmark": "scbench", "tasks": "kv"}, 70),
         ("tasks_won", SB | {"kept": 0.1}, 12),
         ("tasks_won_on_all", {"a": "gatesight", "b": "kvzip", "kept": 0.1}, 25),
         ("tasks_won_on_all", {"a": "kvzip", "b": "gatesight", "kept": 0.1}, 0),
@@ -228,6 +236,9 @@ def test_who_leads_where(whole):
     best = to("kvzip", 1.0, lambda rows: rows["task"] == "kv")
     made = best(at_04(kv(whole)))
     assert ask(made, "tasks_lost_everywhere", SB).value == 1
+    assert ask(made, "tasks_never_behind", SB).value == 0
+    assert ask(kv(whole), "tasks_never_behind", SB).value == 11
+    assert ask(made, "lowest_accuracy", {"method": "gatesight", "benchmark": "scbench"}).value == 0
     assert ask(made, "tasks_won", SB | {"kept": 0.1}).value == 11
     assert ask(made, "budgets_won_by_either", SB).value >= 1
     largest = ask(made, "extreme_lead", SB | {"a": "kvzip", "b": "gatesight", "which": "largest", "tasks": "kv"})
@@ -359,6 +370,9 @@ def test_every_claim_with_a_query_can_be_asked(whole):
         about = whole
         if entry.query.function in {query.__name__ for query in LATENCY_QUERIES}:
             about = profiled[entry.models[0] if entry.models else "Llama-3.1-8B-Instruct"]
+        elif entry.query.function == "index_keys":
+            size = {"model": whole.model, "experiment": "shape", "metric": "index_head_dim", "value": 128.0}
+            about = Evidence(whole.model, pd.concat([whole.rows, pd.DataFrame([size])], ignore_index=True))
         elif entry.query.function in {query.__name__ for query in of_admission}:
             about = admitted
         if entry.query.function in {query.__name__ for query in SCORING_QUERIES}:

@@ -72,6 +72,8 @@ EXPECTED = [
      min(rule("gate_proportional", k) - rule("flat", k) for k in KEPT[1:])),
     ("allocation_lead_over", {"benchmark": "scbench", "task": "kv", "base": "pyramid"},
      rule("gate_proportional", *KEPT[1:]) - rule("pyramid", *KEPT[1:])),
+    ("allocation_gap", {"base": "flat", "kept": 0.1, "benchmark": "ruler"},
+     rule("gate_proportional", 0.1) - rule("flat", 0.1)),
     ("allocation_spread", {"task": "qa_eng", "benchmark": "scbench"},
      rule("gate_proportional", *KEPT[1:]) - rule("pyramid", *KEPT[1:])),
     ("allocation_totals", {}, 0),

@@ -13,6 +13,7 @@ import yaml
 from safetensors.torch import save_file
 
 from kvrepro import config, identity, remembered
+from kvrepro.analysis.names import ABLATION
 from kvrepro.benchmarks.registry import benchmark
 from kvrepro.benchmarks.scbench import TASKS
 from kvrepro.errors import InputError
@@ -61,6 +62,13 @@ def test_paper_asks_every_question_of_the_published_contexts_at_the_published_le
     settings = config.load({"tier": "paper"})["benchmarks"]["scbench"]
     assert tuple(settings["tasks"]) == TASKS and settings["data"] and settings["length"] == 262144
     assert not {"turns", "most_new_tokens", "sources"} & set(settings)
+
+
+def test_the_allocation_ablation_is_on_three_tasks_of_each_benchmark_where_there_is_time():
+    for tier in ("lab", "paper"):
+        tasks = config.load({"tier": tier})["budgets"]["tasks"]
+        assert set(ABLATION["scbench"]) == set(tasks["scbench"]) and set(ABLATION["ruler"]) < set(tasks["ruler"])
+    assert set(config.load({"tier": "quick"})["budgets"]["tasks"]) == {"ruler"}
 
 
 def test_a_tier_changes_only_what_it_names():
@@ -127,6 +135,13 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         (gates({}), ["wg_kv.admission.trade_off", "lambda None", "name one of"]),
         (gates({"trade_off": 0.16, "threshold": 2}), ["threshold is 2"]),
         ({"write_gates": {"recipe": {"lambdas": [0.16]}}}, ["lambda 0.64", "name one of 0.16"]),
+        ({"budgets": {"tasks": {"rulr": ["vt"]}}}, ["budgets.tasks", "did you mean 'ruler'"]),
+        ({"budgets": {"tasks": {"ruler": ["vtt"]}}}, ["budgets.tasks.ruler", "did you mean 'vt'"]),
+        ({"budgets": {"tasks": {"ruler": []}}}, ["budgets.tasks.ruler", "at least 1"]),
+        (
+            gatesight(benchmarks=["scbench"]),
+            ["budgets.tasks", "experiments.gatesight", "runs none of these; add one"],
+        ),
         ({"labels": {"corpora": ["kjv", "stdlb"]}}, ["labels.corpora", "did you mean 'stdlib'"]),
         ({"labels": {"corpora": ["kjv"]}}, ["labels.corpora", "at least 2"]),
         ({"labels": {"corpora": ["kjv", "kjv"]}}, ["labels.corpora", "twice"]),

@@ -33,7 +33,7 @@ def repetitions(lm, tokens):
     return [torch.tensor(x) for x in fed]
 
 
-@pytest.fixture(params=["tiny_hybrid", "tiny_dense"])
+@pytest.fixture(params=["tiny_hybrid", "tiny_dense", "tiny_sparse"])
 def both(request):
     """A model as the suite runs it, and the same weights with transformers' eager attention."""
     directory = request.getfixturevalue(f"{request.param}_dir")
@@ -57,7 +57,7 @@ def test_scores_against_one_eager_pass_over_context_and_repetition(softmax_over,
             rows = weights[0, :, n:].double()  # [query_heads, fed, n + fed]
             if softmax_over == "chunk":
                 rows = rows[..., [*range(PROTECTED), *range(start, stop), *range(n, n + len(fed))]]
-                rows = rows / rows.sum(-1, keepdim=True)
+                rows = (rows / rows.sum(-1, keepdim=True)).nan_to_num()  # of a sparse attention some read none of it
                 part = rows[..., PROTECTED : PROTECTED + stop - start]
             else:
                 part = rows[..., start:stop]
@@ -108,7 +108,7 @@ def test_a_chat_model_closes_the_turn_before_it_repeats(tiny_dense, tokens):
     assert around_user_turn(lm.tokenizer) == ("<u>", "</u><a>")
     method = eviction.build("kvzip", {"chunk": 200})
     method.prepare(lm)
-    (part, fed), *rest = method._parts(tokens, PROTECTED)
+    (part, fed), *rest = method._parts(tokens, PROTECTED, 1024)
     assert not rest and part == slice(7, 100) and torch.equal(fed[-93:], tokens[7:])
     assert lm.tokenizer.decode(fed[:-93]) == "\n\nRepeat the previous context exactly.</u><a>"
 
@@ -120,6 +120,9 @@ def test_bad_input_is_one_sentence(tiny_dense):
         eviction.build("kvzip", {"softmax_over": "all"})
     method = eviction.build("kvzip")
     method.prepare(tiny_dense)
-    long = prefill(tiny_dense, torch.randint(1, 320, (600,), generator=torch.Generator().manual_seed(0)))
-    with pytest.raises(InputError, match=r"600 tokens .* exceed the 1024 positions .* lower kvzip.chunk"):
-        method.score(long)
+    long = torch.randint(1, 320, (1020,), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(InputError, match=r"after 1020 tokens the 1024 positions .* leave no room"):
+        method.score(prefill(tiny_dense, long))
+    parts = list(method._parts(long[:600], 0, 1024))  # 2,000 at a time do not fit
+    assert len(parts) == 2 and max(600 + len(fed) for _, fed in parts) <= 1024
+    assert [i for part, _ in parts for i in range(part.start, part.stop)] == list(range(600))

@@ -38,7 +38,7 @@ def pairs(g):
     return [(d, d + half) for d in range(half)] + [(g.rotary_dim + d, g.rotary_dim + d + rest) for d in range(rest)]
 
 
-@pytest.fixture(params=["tiny_hybrid", "tiny_dense"])
+@pytest.fixture(params=["tiny_hybrid", "tiny_dense", "tiny_sparse"])
 def lm(request):
     return request.getfixturevalue(request.param)
 

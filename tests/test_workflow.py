@@ -106,7 +106,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
             "bounding": {"budget": 64},
         },
         "gates": {"calibration": 1, "documents": 1, "share": 0.25, "draws": 1, "rows": 4},
-        "budgets": {"tasks": ["qa_1"], "items": 1, "kept": [0.2]},
+        "budgets": {"tasks": {"ruler": ["qa_1"], "scbench": None}, "items": 1, "kept": [0.2]},
         "write_gates": {
             "recipe": {
                 "steps": 2,
@@ -539,7 +539,8 @@ def test_scripts_from_prompts_to_claims(script, site):
         ("niah_multivalue", "ablation.jsonl", gated[2]),
     ):
         inputs = Named(prompts=prompts, estimators=["estimators"], gates=["gates"])
-        script("budget_rows", inputs, Named(rows=path), {"number": 1, "kept": [0.2], "rows": 4}, task=task, **hybrid)
+        params, where = {"number": 1, "kept": [0.2], "rows": 4}, {"benchmark": "ruler", "task": task}
+        script("budget_rows", inputs, Named(rows=path), params, **where, **hybrid)
         assert read_rows(path)["ok"].all()
 
     recipe, dense = "config/write_gates/lab-dense.yaml", {"model": "lab-dense"}

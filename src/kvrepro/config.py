@@ -18,7 +18,7 @@ from kvrepro.data import corpora
 from kvrepro.data.sources import Folder, source
 from kvrepro.errors import InputError, unknown
 from kvrepro.labels import documents
-from kvrepro.methods.composition import FAMILIES, settings_of
+from kvrepro.methods.composition import FAMILIES, check_fits_index, settings_of
 from kvrepro.models import registry, weights
 from kvrepro.remembered import python_files, remembered
 
@@ -128,11 +128,10 @@ def check(settings: Mapping[str, Any]) -> None:
         benchmark(name, "benchmarks").check(given)
     ruler = settings["benchmarks"]["ruler"]
     benchmark("ruler", "observations").check(ruler | settings["observations"]["ruler"])
-    if missing := [task for task in settings["budgets"]["tasks"] if task not in ruler["tasks"]]:
-        raise unknown("task", missing[0], ruler["tasks"], "budgets.tasks")
     _check_sets(settings["observations"]["sets"])
     for paper, experiment in settings["experiments"].items():
         _check_experiment(f"experiments.{paper}", experiment, settings)
+    _check_budgets(settings["budgets"]["tasks"], settings)
     owners: dict[tuple[str, str], str] = {}
     for paper, experiment in settings["experiments"].items():
         for pair in product(experiment["models"], experiment["benchmarks"]):
@@ -212,11 +211,27 @@ def _check_methods(where: str, experiment: Mapping[str, Any], methods: Mapping[s
     """A method that reads recurrent layers, or divides its budget by output gates, needs models that have them; one
     that is trained needs recipes."""
     for (name, found), model in product(methods.items(), experiment["models"]):
-        gated = str(experiment["methods"][name].get("allocation")).startswith("gate_proportional")
+        said = experiment["methods"][name]
+        if _indexed(registry.entry(model)):
+            check_fits_index(said, model, f"{where}.{name}")
+        gated = str(said.get("allocation")).startswith("gate_proportional")
         if gated or "estimators" in found["artifacts"]:
             _check_recurrent(model, registry.entry(model), f"{where}.{name}")
         if TRAINED.intersection(found["artifacts"]) and not (recipe := RECIPES / f"{model}.yaml").exists():
             raise InputError(f"{where}.{name}: {recipe} is missing; write it after those beside it, or leave this out.")
+
+
+def _check_budgets(tasks: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Budgets are compared on items that experiments have anyway; a benchmark that none of them runs is left out."""
+    for name, wanted in tasks.items():
+        if name not in settings["benchmarks"]:
+            raise unknown("benchmark", name, settings["benchmarks"], "budgets.tasks")
+        known = settings["benchmarks"][name]["tasks"]
+        if missing := [task for task in wanted if task not in known]:
+            raise unknown("task", missing[0], known, f"budgets.tasks.{name}")
+    for paper, experiment in settings["experiments"].items():
+        if "gates" in experiment.get("analyses", []) and not set(tasks) & set(experiment["benchmarks"]):
+            raise InputError(f"budgets.tasks: experiments.{paper} analyses gates and runs none of these; add one.")
 
 
 def _check_sets(sets: Iterable[Mapping[str, int]]) -> None:
@@ -265,6 +280,11 @@ def _local(entry: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     config = yamlfile.mapping(path, "restore it or train the model again")
     return config.get("text_config", config)
+
+
+def _indexed(entry: Mapping[str, Any]) -> bool:
+    """Whether a model's attention is sparse, by an index of its own."""
+    return entry.get("sparse", False) or _local(entry).get("indexer_budget") is not None
 
 
 def _check_recurrent(name: str, entry: Mapping[str, Any], where: str) -> None:

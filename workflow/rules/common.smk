@@ -122,10 +122,11 @@ def gate_rows(wildcards):
 
 def gate_files(where, model):
     """Rows of the gate analyses and of other budgets, task by task."""
-    tasks = SETTINGS[where]["budgets"]["tasks"]
+    runs = {name for e in SETTINGS[where]["experiments"].values() if model in e["models"] for name in e["benchmarks"]}
+    budgets = {name: tasks for name, tasks in SETTINGS[where]["budgets"]["tasks"].items() if name in runs}
     return [
         f"results/{where}/gates/{model}.parquet",
-        *(f"results/{where}/budgets/{model}/{task}.parquet" for task in tasks),
+        *(f"results/{where}/budgets/{model}/{name}/{task}.parquet" for name in budgets for task in budgets[name]),
     ]
 
 
@@ -158,6 +159,13 @@ def kept_of(wildcards):
 def method_identity(wildcards):
     methods = DESCRIBED[paper_of(wildcards)]
     return {name: identity.code(methods[name]["files"]) for name in methods_of(wildcards)}
+
+
+def recipe_of(wildcards):
+    """How the estimators of a model are trained."""
+    recipe = dict(config["estimators"])
+    own = recipe.pop("models", {})
+    return recipe | own.get(wildcards.model, {})
 
 
 def needed(where, paper):

@@ -16,7 +16,7 @@ rule estimators_of_model:
     resources:
         gpu=GPU,
     params:
-        recipe=config["estimators"],
+        recipe=recipe_of,
     script:
         "../scripts/estimators.py"
 
@@ -36,7 +36,7 @@ rule held_out_predictors:
     resources:
         gpu=GPU,
     params:
-        recipe=config["estimators"],
+        recipe=recipe_of,
     script:
         "../scripts/held_out_predictors.py"
 

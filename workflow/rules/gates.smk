@@ -51,14 +51,14 @@ rule gate_rows:
 rule budget_rows:
     input:
         model=model_files,
-        prompts=f"{RESULTS}/prompts/{{model}}/ruler/{{task}}.jsonl",
+        prompts=f"{RESULTS}/prompts/{{model}}/{{benchmark}}/{{task}}.jsonl",
         estimators=rules.estimators_of_model.output,
         gates=rules.gate_statistics.output,
     output:
-        rows=f"{RESULTS}/budgets/{{model}}/{{task}}.parquet",
-        provenance=f"{RESULTS}/budgets/{{model}}/{{task}}.parquet.json",
+        rows=f"{RESULTS}/budgets/{{model}}/{{benchmark}}/{{task}}.parquet",
+        provenance=f"{RESULTS}/budgets/{{model}}/{{benchmark}}/{{task}}.parquet.json",
     log:
-        f"{LOGS}/budgets/{{model}}/{{task}}.log",
+        f"{LOGS}/budgets/{{model}}/{{benchmark}}/{{task}}.log",
     conda:
         "../../envs/conda.yaml"
     threads: config["threads"]
@@ -75,5 +75,4 @@ rule budget_rows:
 
 rule gates:
     input:
-        expand(rules.gate_rows.output, model=analysed(HERE, "gates")),
-        expand(rules.budget_rows.output, model=analysed(HERE, "gates"), task=config["budgets"]["tasks"]),
+        [file for model in analysed(HERE, "gates") for file in gate_files(HERE, model)],

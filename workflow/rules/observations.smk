@@ -69,7 +69,7 @@ rule window_folds:
     resources:
         gpu=GPU,
     params:
-        recipe=lambda wildcards: config["estimators"] | {"window": int(wildcards.window)},
+        recipe=lambda wildcards: recipe_of(wildcards) | {"window": int(wildcards.window)},
     script:
         "../scripts/window_folds.py"
 

@@ -1,4 +1,4 @@
-"""Answers of one model to one RULER task under other budgets and with attention layers closed."""
+"""Answers of one model to one task under other budgets and, on RULER, with attention layers closed."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ with job(snakemake) as run:
     examples = read_prompts(given.prompts)[: params.number]
     base = {"paper": "gatesight", "tier": snakemake.config["tier"]}
     begun = run.unfinished(given)
-    asked = partial(budget_rows, lm, arms=arms, score=benchmark("ruler").score, base=base)
+    asked = partial(budget_rows, lm, arms=arms, score=benchmark(snakemake.wildcards.benchmark).score, base=base)
     rows = resumed(begun, examples, asked, snakemake.wildcards.task)
     write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))
     finished(begun)

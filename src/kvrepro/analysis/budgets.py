@@ -18,6 +18,7 @@ from kvrepro.benchmarks.example import Example
 from kvrepro.benchmarks.registry import Scorer
 from kvrepro.evaluate.arms import Arm
 from kvrepro.evaluate.protocol import evaluate
+from kvrepro.methods.composition import PER_HEAD
 from kvrepro.methods.eviction.gatesight import GateSight
 from kvrepro.models.capture import Prefill
 from kvrepro.models.geometry import Geometry
@@ -25,6 +26,7 @@ from kvrepro.models.loading import LoadedModel
 from kvrepro.results import DENSE
 
 EXPONENTS = (0.5, 1.5)
+CLOSED_ON = "ruler"  #: the benchmark on which Appendix D closes layers
 #: Of 16 attention layers the paper closes the first three, then the sixth (layers 3, 7, 11, then 23 of 64).
 SHALLOW, NEXT = 3 / 16, 5 / 15
 
@@ -60,7 +62,8 @@ class HeadBudget(GateSight):
 
 def budget_arms(lm: LoadedModel, estimators: str, gates: str, kept: Iterable[float], rows: int) -> list[Arm]:
     """All arms at every kept fraction, named as :data:`kvrepro.analysis.names.ALLOCATIONS` names them, and received
-    attention of the last ``rows`` tokens without and with the gate (``attention``, ``attention_gated``), flat.
+    attention of the last ``rows`` tokens without and with the gate (``attention``, ``attention_gated``), flat. A model
+    whose heads keep the same entries has no budgets per head.
 
     ``estimators`` and ``gates`` are the files of the model's estimators and gate statistics.
     """
@@ -77,6 +80,8 @@ def budget_arms(lm: LoadedModel, estimators: str, gates: str, kept: Iterable[flo
     kept = list(kept)
     arms = []
     for name, (method, rule) in made.items():
+        if lm.geometry.index and rule in PER_HEAD:
+            continue
         method.prepare(lm)
         arms += [Arm(name, eviction=method, kept=share, allocation=rule) for share in kept]
     return arms
@@ -93,10 +98,12 @@ def closed_layers(geometry: Geometry) -> list[tuple[int, ...]]:
 def budget_rows(
     lm: LoadedModel, examples: Iterable[Example], arms: list[Arm], score: Scorer, base: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Accuracy rows of every arm, experiment ``budgets``, and of the unpruned model with :func:`closed_layers`,
-    experiment ``closed_layers``, method ``without 3 7 11``. ``base`` gives the columns paper and tier."""
+    """Accuracy rows of every arm, experiment ``budgets``, and on RULER those of the unpruned model with
+    :func:`closed_layers`, experiment ``closed_layers``, method ``without 3 7 11``. ``base`` gives the columns paper and
+    tier."""
     examples = list(examples)
     yield from evaluate(lm, examples, arms, score, base | {"experiment": "budgets"})
+    examples = [example for example in examples if example.benchmark == CLOSED_ON]
     base = base | {"experiment": "closed_layers"}
     for layers in [(), *closed_layers(lm.geometry)]:
         name = f"without {' '.join(map(str, layers))}" if layers else DENSE

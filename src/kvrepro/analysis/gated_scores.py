@@ -35,17 +35,17 @@ def received(lm: LoadedModel, tokens: torch.Tensor, rows: int) -> dict[str, list
     with output_gates(lm) as gates:
         parent = prefill(lm, tokens, query_window=rows)
     rows = min(rows, parent.n)
-    late = torch.ones(rows, parent.n, dtype=torch.bool, device=parent.keys[0].device).triu(parent.n - rows + 1)
     found: dict[str, list[torch.Tensor]] = {"open": [], "gated": []}
     for number, layer in enumerate(g.attention_layers):
         module = decoder_layers(lm.model)[layer].self_attn
         slices = module.o_proj.weight.float().unflatten(1, (g.query_heads, g.head_dim))
-        scores = {name: torch.zeros(g.kv_heads, parent.n, device=late.device) for name in found}
+        unread = parent.unread(number, rows)
+        scores = {name: torch.zeros(g.kv_heads, parent.n, device=unread.device) for name in found}
         for j in range(g.query_heads):
             h = j // g.group
             keys, values = parent.keys[number][h].float(), parent.values[number][h].float()
             logits = parent.queries[number][j].float() @ keys.T * module.scaling
-            paid = logits.masked_fill(late, float("-inf")).softmax(-1)  # [rows, n]
+            paid = logits.masked_fill(unread, float("-inf")).softmax(-1)  # [rows, n]
             root = torch.linalg.qr(slices[:, j]).R.T  # ‖W v‖ = ‖v root‖, in head_dim numbers
             sizes = {
                 "open": (values @ root).norm(dim=-1),

@@ -20,9 +20,10 @@ def parameters(geometry: Geometry, window: int, hidden: int) -> int:
 
 
 def shape(geometry: Geometry, window: int, hidden: int) -> dict[str, float]:
-    """Counts by name; ``cache_per_token`` and ``state`` are bytes of one sequence (states of the GDN heads alone,
-    without those of their short convolutions), ``pyramid_least`` the fewest entries of a layer in the PyramidKV
-    schedules of flat budgets of 4 to 99 entries (Appendix F)."""
+    """Counts by name; ``block`` is what kept entries come in multiples of, ``index_head_dim`` that of a sparse
+    attention's index, 0 where there is none; ``cache_per_token`` and ``state`` are bytes of one sequence (states of the
+    GDN heads alone, without those of their short convolutions), ``pyramid_least`` the fewest entries of a layer in the
+    PyramidKV schedules of flat budgets of 4 to 99 entries (Appendix F)."""
     g, inputs = geometry, widths(geometry, window)
     return {
         "layers": g.layers,
@@ -31,6 +32,8 @@ def shape(geometry: Geometry, window: int, hidden: int) -> dict[str, float]:
         "query_heads": g.query_heads,
         "kv_heads": g.kv_heads,
         "head_dim": g.head_dim,
+        "block": g.block,
+        "index_head_dim": g.index.head_dim if g.index else 0,
         "networks": g.cache_rows,
         "inputs": max(inputs),
         "inputs_first_layer": inputs[0],

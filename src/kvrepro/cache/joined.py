@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
+from kvrepro.cache import blocks
 from kvrepro.cache.admitted import Policy
 from kvrepro.cache.ragged import EMPTY, RaggedLayer
 from kvrepro.cache.recurrent import repeated
@@ -33,8 +34,9 @@ class JoinedLayer(RaggedLayer):
             after = [(0, 0) * (x.dim() - 3) + (0, used + room - x.shape[2]) for x in held]
             return torch.cat([pad(x, width, value=empty) for x, width in zip(held, after, strict=True)])
 
-        seen = max(part.seen for part in parts)
-        super().__init__(joined("keys"), joined("values"), joined("positions", EMPTY), seen)
+        seen, indexes = max(part.seen for part in parts), [x for part in parts if (x := part.block_index) is not None]
+        together = blocks.joined(indexes, used + room + 1) if indexes else None
+        super().__init__(joined("keys"), joined("values"), joined("positions", EMPTY), seen, together)
         self.index, self.keys_pre_rope = index, keys_pre_rope
         self._admitted = joined("admitted", False)
         self._windows = torch.cat([part.windows for part in parts])

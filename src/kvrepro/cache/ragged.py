@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
+from kvrepro.cache.blocks import Blocks
+
 EMPTY = -1  #: position of a slot that holds no entry
 CHUNK = 64  #: slots added whenever a layer is full
 UNLIMITED = 2**62  #: a window that no context leaves
@@ -27,12 +29,20 @@ class RaggedLayer(CacheLayerMixin):
     ``keys``, ``values``: ``[batch, kv_heads, slots, head_dim]``; ``positions``: ``[batch, kv_heads, slots]``, EMPTY
     where a slot is padding. ``seen`` counts the tokens that passed, so positions continue after an eviction. ``narrow``
     is what a selection method reads when a single token decodes; without it everything held is read. ``watch`` is shown
-    the queries of every forward, ``[batch, query_heads, t, head_dim]``.
+    the queries of every forward, ``[batch, query_heads, t, head_dim]``. ``block_index`` is that of a sparse-attention
+    model, whose heads then all hold the same entries.
     """
 
     is_sliding = False
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, seen: int):
+    def __init__(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        positions: torch.Tensor,
+        seen: int,
+        block_index: Blocks | None = None,
+    ):
         super().__init__()
         self._keys, self._values, self.positions = keys, values, positions
         self.used = keys.shape[2]
@@ -42,6 +52,16 @@ class RaggedLayer(CacheLayerMixin):
         self._mark = (self.used, seen)
         self.narrow: Narrow | None = None
         self.watch: Callable[[torch.Tensor], None] | None = None
+        self.block_index = block_index
+
+    @property
+    def indexer_position_ids(self) -> None:
+        """Positions of all entries, which transformers' indexer keeps in its cache; :attr:`block_index` needs none."""
+        return None
+
+    @indexer_position_ids.setter
+    def indexer_position_ids(self, value):
+        pass
 
     @property
     def policies(self) -> list[Any]:
@@ -110,6 +130,12 @@ class RaggedLayer(CacheLayerMixin):
         queries = torch.arange(self.seen - t, self.seen, device=self.device)[:, None]
         return ((positions != EMPTY)[:, :, None]) & (positions[:, :, None] <= queries), positions
 
+    def numbers(self) -> torch.Tensor:
+        """The number of each slot's entry among those of its row, ``[batch, slots]``, -1 where it is empty; of a layer
+        whose heads hold the same entries."""
+        held = self.held()[:, 0]
+        return torch.where(held, held.cumsum(-1) - 1, -1)
+
     @property
     def newest(self) -> torch.Tensor:
         """Position of the token that each row saw last, ``[batch, 1, 1]``."""
@@ -130,12 +156,16 @@ class RaggedLayer(CacheLayerMixin):
     def mark(self) -> None:
         """Remember the present content; :meth:`rewind` returns to it (a session asked one more question)."""
         self._mark = (self.used, self.seen)
+        if self.block_index is not None:
+            self.block_index.mark()
 
     def rewind(self) -> None:
         """Drop what was appended since :meth:`mark`."""
         used, self.seen = self._mark
         self.positions[:, :, used:] = EMPTY
         self.used = used
+        if self.block_index is not None:
+            self.block_index.rewind()
 
     def _grow(self, slots: int) -> None:
         pad = (0, 0, 0, slots)
@@ -162,10 +192,10 @@ def entries_held(layers: Sequence[RaggedLayer]) -> torch.Tensor:
 
 
 def bytes_held(layers: Sequence[RaggedLayer]) -> torch.Tensor:
-    """Bytes of the keys and values of the entries each row holds: ``[rows]``. Padding of a batch is not counted, since
-    it is an artefact of decoding several caches together."""
-    keys = layers[0].keys
-    return entries_held(layers).flatten(1).sum(1) * 2 * keys.shape[-1] * keys.element_size()
+    """Bytes of the keys and values of the entries each row holds, and of their index: ``[rows]``. Padding of a batch is
+    not counted, since it is an artefact of decoding several caches together."""
+    keys, indexes = layers[0].keys, [layer.block_index.bytes() for layer in layers if layer.block_index is not None]
+    return entries_held(layers).flatten(1).sum(1) * 2 * keys.shape[-1] * keys.element_size() + sum(indexes)
 
 
 def pack(keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, kept: torch.Tensor):

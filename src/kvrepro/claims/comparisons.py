@@ -108,6 +108,18 @@ def tasks_lost_everywhere(evidence: Evidence, a: str, b: str, benchmark: str) ->
     return over(lost, lambda x: x.sum(-1).astype(float))
 
 
+def tasks_never_behind(evidence: Evidence, a: str, b: str, benchmark: str) -> Estimate:
+    """Tasks of the benchmark on which a is at least as accurate as b at each of the nine kept fractions."""
+    won = [over(leads(evidence, a, b, NINE, benchmark, task), lambda x: (x >= 0).all(-1)) for task in TASKS[benchmark]]
+    return over(won, lambda x: x.sum(-1).astype(float))
+
+
+def lowest_accuracy(evidence: Evidence, method: str, benchmark: str, tasks=None) -> Estimate:
+    """The lowest accuracy of a method among the nine kept fractions."""
+    result = evidence.accuracy(benchmark, [(method, share) for share in NINE], tasks)
+    return over([at(result, method, share) for share in NINE], lambda x: x.min(-1))
+
+
 def tasks_won_on_all(evidence: Evidence, a: str, b: str, kept: float) -> Estimate:
     """Tasks of all benchmarks of the paper on which a is at least as accurate as b."""
     won = [
@@ -133,6 +145,8 @@ COMPARISON_QUERIES = (
     lead_between_tasks,
     budgets_won_by_either,
     tasks_lost_everywhere,
+    tasks_never_behind,
+    lowest_accuracy,
     tasks_won_on_all,
     accuracy_retained,
 )

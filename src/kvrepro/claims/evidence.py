@@ -56,6 +56,7 @@ class Evidence:
         key = benchmark, tuple(series), names, length
         if key not in self._cache:
             rows = self.of(benchmark)
+            rows = rows if names is None else rows[rows["task"].isin(names)]
             if names and (missing := set(names) - set(rows["task"])):
                 raise NoRows(f"tasks {', '.join(sorted(missing))}")
             if tasks is not None:

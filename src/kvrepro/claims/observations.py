@@ -13,7 +13,7 @@ from kvrepro.analysis import bootstrap, observed, summary
 from kvrepro.analysis.accuracy import SERIES
 from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.analysis.names import ABLATION, ALLOCATION_ABLATION, FIVE_TASKS, SOLVABLE_TASKS, SUMMARIES
-from kvrepro.claims.evidence import Evidence, NoRows, exact
+from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
 from kvrepro.errors import InputError
 from kvrepro.results import DENSE
 
@@ -418,6 +418,13 @@ def allocation_lead_over(evidence: Evidence, benchmark: str, task: str, base: st
     """Lead of the gate-proportional rule over another on a task, on the mean of the nine kept fractions."""
     both = _ablation(evidence, benchmark, ["gate_proportional", base], NINE, [task])
     return both.map(lambda x: (x[..., 0, :] - x[..., 1, :]).mean(-1))
+
+
+@_query
+def allocation_gap(evidence: Evidence, base: str, kept: float, benchmark: str) -> Estimate:
+    """Lead of the gate-proportional rule over another at a kept fraction, on the mean of all tasks of a benchmark."""
+    both = _ablation(evidence, benchmark, ["gate_proportional", base], [kept], TASKS[benchmark])
+    return both.map(lambda x: x[..., 0, 0] - x[..., 1, 0])
 
 
 @_query

@@ -66,15 +66,41 @@ def cache_share(evidence: Evidence, method: str, kept: float, benchmark: str) ->
     return bootstrap.mean([share[:, None]]).map(lambda x: x[..., 0])
 
 
+def index_keys(evidence: Evidence, method: str, kept: float, benchmark: str) -> Estimate:
+    """Index keys that a sparse attention's pruned cache holds for each kept token, mean over contexts: from the bytes
+    that it holds for each, as the unpruned cache of transformers holds a raw index key a token."""
+    sizes, rows = _shape(evidence), valid(evidence.of(benchmark))
+    if not sizes.get("index_head_dim"):
+        raise NoRows("an index")
+    each = rows.assign(size=rows["bytes_held"] / rows["kept_entries"])
+    held = each.pivot_table(index=["task", "item"], columns=SERIES, values="size", aggfunc="first")
+    if (method, kept) not in held or (DENSE, 1.0) not in held:
+        raise NoRows(f"{method} at {kept}")
+    key, vectors = sizes["index_head_dim"], 2 * sizes["head_dim"] * sizes["kv_heads"]
+    found = ((held[method, kept] / held[DENSE, 1.0] * (vectors + key) - vectors) / key).dropna().to_numpy()
+    return bootstrap.mean([found[:, None]]).map(lambda x: x[..., 0])
+
+
+def _shape(evidence: Evidence) -> dict[str, float]:
+    rows = evidence.rows[evidence.rows["experiment"] == "shape"]
+    return dict(zip(rows["metric"], rows["value"], strict=True))
+
+
 def budget_error(evidence: Evidence, method: str, benchmark: str) -> Estimate:
-    """Largest difference between entries kept and the budget of GateSight §2, over all rows, failed ones included."""
+    """Largest difference between entries kept and the budget of GateSight §2, over all rows, failed ones included.
+
+    Of a sparse attention the budget is that of Appendix H: of each layer the nearest multiple of a block.
+    """
     rows = evidence.of(benchmark)
     dense, own = rows[rows["method"] == DENSE], rows[rows["method"] == method]
     if dense.empty or own.empty:
         raise NoRows(method)
     caches = int((dense["kept_entries"] / dense["n_tokens"]).iloc[0])  # layers x KV heads
     body = (own["budget"] * (own["n_tokens"] - own["protected"])).round()
-    return exact((own["kept_entries"] - caches * (own["protected"] + body)).abs().max())
+    budget, block = own["protected"] + body, _shape(evidence).get("block", 1)
+    whole = np.minimum(block * np.floor(budget / block + 0.5), own["n_tokens"] // block * block)
+    budget = budget.where(budget == own["n_tokens"], whole)
+    return exact((own["kept_entries"] - caches * budget).abs().max())
 
 
 def identity_rate(evidence: Evidence, benchmark: str) -> Estimate:
@@ -86,13 +112,13 @@ def identity_rate(evidence: Evidence, benchmark: str) -> Estimate:
     return exact(1 - whole["failed_checks"].str.contains("identity").mean())
 
 
-def label_check(evidence: Evidence, metric: str) -> Estimate:
-    """The worst value of a check of the labels over all documents."""
+def label_check(evidence: Evidence, metric: str, unit: str = "error") -> Estimate:
+    """The worst value of a check of the labels over all documents, of unit ``%`` in percent."""
     rows = evidence.of("label_checks")
     values = rows.loc[rows["metric"] == metric, "value"]
     if values.empty:
         raise NoRows(metric)
-    return exact(values.min() if metric == "covered" else values.max())
+    return exact((values.min() if metric == "covered" else values.max()) * (100 if unit == "%" else 1))
 
 
 def gate_span(evidence: Evidence, statistic: str) -> Estimate:
@@ -180,6 +206,7 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         accuracy_difference,
         tasks_won,
         cache_share,
+        index_keys,
         budget_error,
         identity_rate,
         label_check,

@@ -13,7 +13,7 @@ from kvrepro.errors import InputError, unknown
 from kvrepro.methods import allocation
 from kvrepro.methods.admission.base import Admission
 from kvrepro.methods.bounding.base import Bounding
-from kvrepro.methods.composition import FAMILIES, parts_of, running, settings_of
+from kvrepro.methods.composition import FAMILIES, check_fits_index, parts_of, running, settings_of
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.methods.selection.base import Selection
 from kvrepro.models.loading import LoadedModel
@@ -77,9 +77,9 @@ def arms(
     ``method`` and its options. An arm is made for each fraction of ``kept``, or of the method's own key,
     where a part of it takes one, and for each combination of settings under ``over``; its name then ends in
     ``@tau=0.1``. ``artifacts`` gives the path of each artefact by field name; without ``lm`` it is not read (a config
-    is being checked). Raises InputError for an unknown name, option or combination, and for an artefact made for
-    another model. Parts that are alike are one object, so that what they load is loaded once and their rows are
-    computed together.
+    is being checked). Raises InputError for an unknown name, option or combination, for an artefact made for another
+    model, and for what a model with a sparse attention has no room for. Parts that are alike are one object, so that
+    what they load is loaded once and their rows are computed together.
     """
     made, alike = [], {}
     for name, said in methods.items():
@@ -87,6 +87,8 @@ def arms(
         for key in said:
             if key not in KEYS:
                 raise unknown("key", key, KEYS, at)
+        if lm is not None and lm.geometry.index:
+            check_fits_index(said, lm.name, at)
         for suffix, parts in settings_of(said, at):
             built = {}
             for family, options in parts.items():

@@ -26,13 +26,13 @@ from kvrepro.cache.admitted import EVERYTHING, Policy, admitted_cache, take_rows
 from kvrepro.cache.bounded import Bounds
 from kvrepro.cache.fork import fork
 from kvrepro.cache.joined import JoinedLayer, join
-from kvrepro.cache.ragged import EMPTY, bytes_held, entries_held
+from kvrepro.cache.ragged import EMPTY, RaggedLayer, bytes_held, entries_held
 from kvrepro.cache.session import Session
 from kvrepro.errors import InputError
 from kvrepro.evaluate.arms import Arm, policy_of
 from kvrepro.evaluate.decode import Answer, ask, confirmed, decode, feed
 from kvrepro.evaluate.reading import Reading
-from kvrepro.methods.allocation import allocate, keep_top, ranked
+from kvrepro.methods.allocation import allocate, keep_top, ranked, shared
 from kvrepro.methods.eviction.full import Full
 from kvrepro.models.attention import NAME
 from kvrepro.models.capture import Prefill, prefill
@@ -275,6 +275,7 @@ def _dense(parent: Prefill) -> Asked:
     layers = [parent.cache.layers[i] for i in g.attention_layers]
     held = sum(layer.keys.shape[1] * layer.keys.shape[2] for layer in layers)
     size = sum(2 * layer.keys.numel() * layer.keys.element_size() for layer in layers)
+    size += sum(keys.numel() * keys.element_size() for keys in parent.index_keys or [])
     asked = Asked(Arm(DENSE, eviction=Full(), kept=1.0), held, size, set())
     if held != len(layers) * g.kv_heads * parent.n:
         asked.failed.add("budget")
@@ -312,12 +313,13 @@ def _plans(parent: Prefill, arms: list[Arm], label: str) -> Iterator[tuple[Arm, 
         key = id(arm.eviction)
         if key not in scored:
             scores = arm.eviction.checked_score(parent)
+            scores = shared(scores) if g.index else scores
             ranks = ranked(scores, parent.protected, f"{label}, {arm.name}")
             scored[key] = scores, ranks, arm.eviction.layer_weights(parent)
         scores, ranks, weights = scored[key]
-        size = parent.n, parent.protected, len(g.attention_layers), g.kv_heads
-        counts = allocate(arm.rule, arm.kept, *size, weights, scores)
-        yield arm, keep_top(ranks, counts, parent.protected)
+        size = parent.n, parent.protected, len(g.attention_layers), g.lists
+        counts = allocate(arm.rule, arm.kept, *size, weights, scores, g.block)
+        yield arm, [mask.expand(g.kv_heads, -1) for mask in keep_top(ranks, counts, parent.protected)]
 
 
 def _children(lm: LoadedModel, parent: Prefill, prompt: Prompt, example: Example, plans) -> Sitting:
@@ -336,12 +338,17 @@ def _failed_checks(children: Session, row: int, parent: Prefill, kept: float | N
 
     ``budget``: the entries of the whole model, all of them where there is no kept fraction; ``protected``: the
     instruction prefix stands first in every head; ``compaction``: no head's tensors have room for more than the fullest
-    of the batch, so nothing is only hidden.
+    of the batch, so nothing is only hidden; ``blocks``: the heads of a layer with an index hold the same entries, in
+    whole blocks, and the index counts as many (Appendix H).
     """
-    n, prefix, layers = parent.n, parent.protected, children.attention
+    n, prefix, layers, g = parent.n, parent.protected, children.attention, parent.geometry
     failed = set()
-    caches = len(layers) * parent.geometry.kv_heads
+    caches = len(layers) * g.kv_heads
     budget = n if kept is None else prefix + round(kept * (n - prefix))
+    if g.index and budget < n:
+        budget = min(g.block * math.floor(budget / g.block + 0.5), n - n % g.block)
+    if g.index and any(_not_in_blocks(layer, row, n, g.block) for layer in layers):
+        failed.add("blocks")
     if int(entries_held(layers)[row].sum()) != caches * budget:
         failed.add("budget")
     start = torch.arange(prefix, device=layers[0].positions.device)
@@ -350,8 +357,21 @@ def _failed_checks(children: Session, row: int, parent: Prefill, kept: float | N
     return failed | _not_compact(layers)
 
 
+def _not_in_blocks(layer: RaggedLayer, row: int, n: int, block: int) -> bool:
+    positions, count = layer.positions[row], int(layer.entries()[row, 0])
+    whole = count % block == 0 or count == n
+    return not whole or int(layer.block_index.count[row]) != count or not (positions == positions[:1]).all()
+
+
 def _not_compact(layers) -> set[str]:
-    return {"compaction"} if any(layer.keys.shape[2] > int(layer.entries().max()) for layer in layers) else set()
+    hidden = any(layer.keys.shape[2] > (most := int(layer.entries().max())) or _idle(layer, most) for layer in layers)
+    return {"compaction"} if hidden else set()
+
+
+def _idle(layer: RaggedLayer, most: int) -> bool:
+    """Whether an index has room for more blocks than a row of ``most`` entries has."""
+    index = layer.block_index
+    return index is not None and (index.keys.shape[1] - 1) * index.block >= most > 0
 
 
 def _alike(arms: Iterable[Arm]) -> list[list[Arm]]:

@@ -77,14 +77,13 @@ def delete_keys(
     largest change per KV head and deleted entry, ``[kv_heads, entries]``, after the output projection.
     """
     q, own_k, own_v = (x.double() for x in rows.sees(0))
-    kv_heads, n, d = values.shape
+    kv_heads, _, d = values.shape
     t = q.shape[1]
     k = torch.cat([keys.double(), own_k], 1)
     v = torch.cat([values.double(), own_v], 1)
     slices = projection.double().unflatten(1, (kv_heads, -1))  # [hidden, kv_heads, group * d]
     logits = torch.einsum("hgtd,hnd->hgtn", q.unflatten(0, (kv_heads, -1)), k) * scaling
-    later = torch.ones(t, t, dtype=torch.bool, device=q.device).triu(1)
-    logits[..., n:].masked_fill_(later, float("-inf"))
+    rows.hide(logits, 0)
 
     def output(logits, v):
         return (logits.softmax(-1).flatten(1, 2) @ v).unflatten(1, (-1, t))  # [kv_heads, group, t, d]

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
+from kvrepro.cache.fork import block_index
 from kvrepro.cache.ragged import EMPTY, RaggedLayer
 from kvrepro.cache.recurrent import repeated
 from kvrepro.errors import InputError
@@ -80,7 +83,7 @@ def rollout(
     drawn = torch.stack(tokens, 1)
     ends = torch.isin(drawn, eos)
     counts = torch.where(ends.any(1), ends.int().argmax(1) + 1, drawn.shape[1]).tolist()
-    return [_document(lm, cache, start, record, drawn, counts, i, m) for i in range(len(documents))]
+    return [_document(lm, cache, p.n, start, record, drawn, counts, i, m) for i, p in enumerate(documents)]
 
 
 def sample(logits: torch.Tensor, draws: torch.Tensor, sampling: Sampling) -> torch.Tensor:
@@ -119,7 +122,11 @@ def _joined(lm: LoadedModel, documents: list[Prefill], m: int) -> tuple[Any, int
             rows = slice(i * m, (i + 1) * m)
             keys[rows, :, : p.n], values[rows, :, : p.n] = p.keys[number], p.values[number]
             positions[rows, :, : p.n] = torch.arange(p.n, device=lm.device)
-        cache.layers[layer] = RaggedLayer(keys, values, positions, seen=longest)
+        index = None
+        if g.index:
+            raw = pad_sequence([p.index_keys[number] for p in documents], batch_first=True).repeat_interleave(m, 0)
+            index = block_index(lm, layer, raw, positions[:, 0])
+        cache.layers[layer] = RaggedLayer(keys, values, positions, seen=longest, block_index=index)
     for layer in g.gdn_layers:
         cache.layers[layer] = repeated([p.cache.layers[layer] for p in documents], m)
     return cache, longest
@@ -127,11 +134,13 @@ def _joined(lm: LoadedModel, documents: list[Prefill], m: int) -> tuple[Any, int
 
 @dataclass
 class _Record:
-    """Per attention layer, one tensor a step: queries ``[rows, query_heads, head_dim]`` of every row; output gates
-    ``[documents, query_heads, head_dim]`` and module outputs ``[documents, hidden]`` of each document's continuation 0.
+    """Per attention layer, one tensor a step: queries ``[rows, query_heads, head_dim]`` of every row and, with an
+    index, which slots it read, ``[rows, slots]``; output gates ``[documents, query_heads, head_dim]`` and module
+    outputs ``[documents, hidden]`` of each document's continuation 0.
     """
 
     queries: dict[int, list[torch.Tensor]]
+    reads: dict[int, list[torch.Tensor]]
     gates: dict[int, list[torch.Tensor]]
     outputs: dict[int, list[torch.Tensor]]
 
@@ -140,10 +149,12 @@ class _Record:
 def _recording(lm: LoadedModel, m: int) -> Iterator[_Record]:
     """Record the decode steps inside, ``m`` rows a document."""
     layers = lm.geometry.attention_layers
-    record = _Record(*({i: [] for i in layers} for _ in range(3)))
+    record = _Record(*({i: [] for i in layers} for _ in range(4)))
 
-    def on_attention(module, query, *_):
+    def on_attention(module, query, key, *_):
         record.queries[module.layer_idx].append(query[:, :, 0].float())
+        if lm.geometry.index:
+            record.reads[module.layer_idx].append(module.reads.mask(slice(0, 1), key.shape[2])[:, 0, 0])
 
     def on_module(module, _, output):
         record.outputs[module.layer_idx].append(output[0][::m, 0].float())
@@ -157,12 +168,17 @@ def _recording(lm: LoadedModel, m: int) -> Iterator[_Record]:
         yield record
 
 
-def _document(lm, cache, start: int, record: _Record, drawn, counts: list[int], i: int, m: int) -> Rollout:
-    """Cut what belongs to document ``i`` out of the batch."""
+def _document(lm, cache, n: int, start: int, record: _Record, drawn, counts: list[int], i: int, m: int) -> Rollout:
+    """Cut what belongs to document ``i``, of ``n`` tokens, out of the batch."""
     mine = slice(i * m, (i + 1) * m)
     counts = counts[mine]
     layers, t = lm.geometry.attention_layers, max(counts)
     own = slice(start, start + t)
+
+    def reads(layer: int) -> torch.Tensor:
+        steps = [pad(step[mine], (0, start + t - step.shape[1])) for step in record.reads[layer][:t]]
+        return torch.cat([torch.stack(steps, 1)[..., part] for part in (slice(0, n), own)], -1)
+
     return Rollout(
         tokens=[row[:count].tolist() for row, count in zip(drawn[mine], counts, strict=True)],
         rows=[
@@ -171,6 +187,7 @@ def _document(lm, cache, start: int, record: _Record, drawn, counts: list[int], 
                 keys=cache.layers[layer].keys[mine, :, own].float(),
                 values=cache.layers[layer].values[mine, :, own].float(),
                 lengths=tuple(counts),
+                reads=reads(layer) if lm.geometry.index else None,
             )
             for layer in layers
         ],

@@ -1,4 +1,4 @@
-"""Future utility of KV entries in closed form, and the same number by deleting keys (GateSight §2, Eq. 2)."""
+"""Future utility of KV entries in closed form (GateSight §2, Eq. 2; Appendix H under sparse attention)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,30 @@ import torch
 class ContinuationStates:
     """What one attention layer needs of the continuation rows, all float32, after norm and RoPE.
 
-    A row of continuation ``m`` sees the whole context and the continuation's own entries up to itself.
+    A row of continuation ``m`` sees the whole context and the continuation's own entries up to itself, or of these what
+    ``reads`` says: the selected set of a sparse attention, which is held fixed when an entry is removed.
     """
 
     queries: torch.Tensor  #: [continuations, query_heads, t, head_dim]
     keys: torch.Tensor  #: [continuations, kv_heads, t, head_dim], the continuations' own entries
     values: torch.Tensor  #: [continuations, kv_heads, t, head_dim]
     lengths: tuple[int, ...]  #: tokens of each continuation, at least 1 and at most t
+    reads: torch.Tensor | None = None  #: [continuations, t, n + t] bool; None where everything is read
 
     def sees(self, m: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, own keys and own values of continuation ``m``, cut to its length."""
         t = self.lengths[m]
         return self.queries[m, :, :t], self.keys[m, :, :t], self.values[m, :, :t]
+
+    def hide(self, logits: torch.Tensor, m: int, first: int = 0) -> torch.Tensor:
+        """Set to -inf what the rows from ``first`` on of continuation ``m`` do not see: logits ``[..., rows, n + t]``
+        over a context of ``n`` entries and all own ones, changed in place."""
+        t, rows = self.lengths[m], slice(first, first + logits.shape[-2])
+        late = torch.ones(t, t, dtype=torch.bool, device=logits.device).triu(1)
+        logits[..., -t:].masked_fill_(late[rows], float("-inf"))
+        if self.reads is not None:
+            logits.masked_fill_(~self.reads[m, rows, : logits.shape[-1]], float("-inf"))
+        return logits
 
 
 def utility(
@@ -54,18 +66,10 @@ def utility(
             step = max(1, elements // (group * len(k)))
             for t in range(0, q.shape[1], step):
                 chunk = q[h * group : (h + 1) * group, t : t + step]
-                squared = head.squared_influence(_logits(chunk, k, n, t, scaling), v, entry)
+                logits = rows.hide((chunk @ k.T).mul_(scaling), m, t)
+                squared = head.squared_influence(logits, v, entry)
                 found[m, h] = torch.maximum(found[m, h], squared.amax(0))
     return found.sqrt()
-
-
-def _logits(q: torch.Tensor, k: torch.Tensor, n: int, first: int, scaling: float) -> torch.Tensor:
-    """Scaled logits ``[heads, t, entries]`` of rows that start at ``first`` of their continuation, later ones -inf."""
-    logits = (q @ k.T).mul_(scaling)
-    t = q.shape[1]
-    own = torch.arange(len(k) - n, device=q.device)
-    logits[..., n:].masked_fill_(own > torch.arange(first, first + t, device=q.device)[:, None], float("-inf"))
-    return logits
 
 
 class _Head:

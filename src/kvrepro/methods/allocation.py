@@ -2,6 +2,11 @@
 
 The model-wide budget is ``layers x kv_heads x round(p (n - protected))`` entries, without the protected prefix. Every
 rule spends exactly this budget.
+
+Where a sparse attention indexes blocks (Appendix H), the heads of a layer keep the same entries, and a layer's count,
+protected prefix included, is a multiple of a block: the budget of a layer is the multiple nearest to the above, of two
+equally near the larger, and rules give out whole blocks, after the entries that fill the prefix's last one. A cache
+that is kept whole stays as it is.
 """
 
 from __future__ import annotations
@@ -17,14 +22,22 @@ PYRAMID_BETA = 20  #: the last layer of ``pyramid`` gets the flat budget divided
 PYRAMID_LEAST = 4  #: entries that ``pyramid`` leaves to every head at least
 
 
-def per_head_budget(kept: float, n: int, protected: int) -> int:
+def per_head_budget(kept: float, n: int, protected: int, block: int = 1) -> int:
     """Entries a head keeps on average at kept fraction ``kept``; InputError outside (0, 1] or when nothing is left."""
     if not 0 < kept <= 1:
         raise InputError(f"kept fraction {kept} is outside (0, 1]; it is the share that is kept, not removed.")
     budget = round(kept * (n - protected))
+    if budget < n - protected:
+        whole = (protected + budget + block // 2) // block
+        budget = min(whole, n // block) * block - protected
     if budget < 1:
         raise InputError(f"kept fraction {kept} of {n - protected} tokens keeps nothing; raise it or the context.")
     return budget
+
+
+def shared(scores: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Scores of heads that keep the same entries: the largest of a layer's, ``[1, n]`` (Appendix H)."""
+    return [score.amax(0, keepdim=True) for score in scores]
 
 
 def largest_remainder(shares: list[Fraction], total: int, cap: int) -> list[int]:
@@ -63,6 +76,7 @@ def allocate(
     kv_heads: int,
     weights: torch.Tensor | None = None,
     scores: list[torch.Tensor] | None = None,
+    block: int = 1,
 ) -> torch.Tensor:
     """Entries per attention layer and KV head, ``[layers, kv_heads]`` int64, without the protected prefix.
 
@@ -74,27 +88,39 @@ def allocate(
     * ``global``: as many as each head has among the best entries of the whole model (KVzip; Appendix G).
 
     ``weights`` are mean output gates, ``[layers, kv_heads]``, or ``[layers]`` where heads are not told apart;
-    ``scores`` per layer ``[kv_heads, n]``. Raises InputError when a rule lacks what it needs.
+    ``scores`` per layer ``[kv_heads, n]``. With a ``block`` above one ``kv_heads`` is one, as all keep the same. Raises
+    InputError when a rule lacks what it needs.
     """
-    k, body = per_head_budget(kept, n, protected), n - protected
+    k, body = per_head_budget(kept, n, protected, block), n - protected
+    filling = -protected % block if k < body else body
+    k, cap = (k - filling) // block, (body - filling) // block
+    given = _given_out(rule, k, cap, protected, layers, kv_heads, weights, scores, block)
+    return filling + block * given
+
+
+def _given_out(rule, k, cap, protected, layers, kv_heads, weights, scores, block) -> torch.Tensor:
+    """Blocks of each layer and head, ``k`` on average and at most ``cap``; see :func:`allocate`."""
     if rule.startswith("gate_proportional") and weights is None:
         raise InputError(f"allocation {rule} needs a model with an attention output gate; use flat.")
     if rule == "flat":
         per_layer = [k] * layers
     elif rule == "gate_proportional":
         gates = weights if weights.ndim == 1 else weights.double().mean(1)
-        per_layer = largest_remainder(_fractions(gates), layers * k, body)
+        per_layer = largest_remainder(_fractions(gates), layers * k, cap)
     elif rule == "gate_proportional_per_head":
         if weights.ndim == 1:
             raise InputError(f"allocation {rule} needs a gate per KV head and was given one per layer.")
-        per_head = largest_remainder(_fractions(weights.flatten()), layers * kv_heads * k, body)
+        per_head = largest_remainder(_fractions(weights.flatten()), layers * kv_heads * k, cap)
         return torch.tensor(per_head).view(layers, kv_heads)
     elif rule == "pyramid":
-        per_layer = pyramid(k, layers, body)
+        per_layer = pyramid(k, layers, cap, PYRAMID_LEAST // block)
     elif rule == "global":
         if scores is None:
             raise InputError("allocation global needs the scores of all entries.")
-        return _among_the_best(scores, layers * kv_heads * k, protected)
+        best = _among_the_best(scores, layers * kv_heads * k * block, protected)
+        if block == 1:
+            return best
+        per_layer = largest_remainder(_fractions(best[:, 0]), layers * k, cap)
     else:
         raise unknown("allocation", rule, RULES, "allocation")
     return torch.tensor(per_layer)[:, None].expand(layers, kv_heads).contiguous()
@@ -104,13 +130,13 @@ def _fractions(x: torch.Tensor) -> list[Fraction]:
     return [Fraction(v) for v in x.tolist()]
 
 
-def pyramid(k: int, layers: int, cap: int) -> list[int]:
+def pyramid(k: int, layers: int, cap: int, least: int = PYRAMID_LEAST) -> list[int]:
     """Per-head budgets of the layers: k_max - f (k_max - k_min) / (layers - 1), k_min = k / β, k_max = 2k - k_min.
 
-    They sum to ``layers * k``. The least budget is set aside first and the rest follows the schedule above it, which
-    leaves the schedule as it is wherever no layer falls below the least or above ``cap``.
+    They sum to ``layers * k``. The ``least`` of each is set aside first and the rest follows the schedule above it,
+    which leaves the schedule as it is wherever no layer falls below the least or above ``cap``.
     """
-    least, steps = min(PYRAMID_LEAST, k), max(layers - 1, 1)
+    least, steps = min(least, k), max(layers - 1, 1)
     k_min = Fraction(k, PYRAMID_BETA)
     k_max = 2 * k - k_min
     above = [max(k_max - f * (k_max - k_min) / steps - least, Fraction(0)) for f in range(layers)]

@@ -9,6 +9,7 @@ from typing import Any
 from kvrepro.errors import InputError, unknown
 from kvrepro.methods import admission, bounding, eviction, selection
 
+PER_HEAD = ("gate_proportional_per_head",)  #: allocations that tell the KV heads of a layer apart whatever the scores
 FAMILIES = {family.FAMILY.name: family.FAMILY for family in (admission, selection, eviction, bounding)}
 
 
@@ -34,6 +35,22 @@ def parts_of(said: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
             "them out."
         )
     return parts
+
+
+def check_fits_index(said: Mapping[str, Any], model: str, where: str) -> None:
+    """Raise InputError where a method of the config cannot run on a model with a sparse attention, which has no room
+    for what is decided per KV head, or by the model itself."""
+    if "admission" in said:
+        why = "its KV heads share one index, and admission decides for each head what is written"
+    elif "bounding" in said:
+        why = "its KV heads share one index, and bounding evicts from each head while it decodes"
+    elif "selection" in said:
+        why = "it selects itself what a query reads"
+    elif said.get("allocation") in PER_HEAD:
+        why = "its KV heads keep the same entries, and this allocation gives each head its own number"
+    else:
+        return
+    raise InputError(f"{where}: does not run on {model}, since {why}; leave one of them out.")
 
 
 def running(methods: Mapping[str, Mapping[str, Any]], benchmark: str) -> dict[str, Mapping[str, Any]]:

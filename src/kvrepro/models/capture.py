@@ -37,11 +37,19 @@ class Prefill:
     output_gates: list[torch.Tensor] | None  #: [query_heads, n] float32, sigmoid output gate averaged over head_dim
     cache: Any  #: the model's own cache after the context
     next_logits: torch.Tensor  #: [vocab] float32
+    index_keys: list[torch.Tensor] | None = None  #: of a model with an index: [n, head_dim of the index], raw
+    reads: list[torch.Tensor] | None = None  #: and [w, n] bool, what the last w tokens read
 
     @property
     def n(self) -> int:
         """Length of the context in tokens."""
         return len(self.tokens)
+
+    def unread(self, layer: int, rows: int) -> torch.Tensor:
+        """What the last ``rows`` tokens do not read in the ``layer``-th attention layer, ``[rows, n]`` bool: later
+        entries, and those that an index did not select."""
+        late = torch.ones(rows, self.n, dtype=torch.bool, device=self.keys[layer].device).triu(self.n - rows + 1)
+        return late if self.reads is None else late | ~self.reads[layer][-rows:]
 
 
 def decoder(model: Any) -> Any:
@@ -94,7 +102,8 @@ def rotary_positions(lm: LoadedModel, room: int) -> Iterator[RotaryPositions]:
     seen = RotaryPositions(lm, room)
 
     def on_rotary(_, args, kwargs):
-        seen.note(kwargs["position_ids"] if "position_ids" in kwargs else args[1])
+        positions = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
+        seen.note(positions[..., -args[0].shape[1] :])  # a model with an index turns past positions again
 
     handle = decoder(lm.model).rotary_emb.register_forward_pre_hook(on_rotary, with_kwargs=True)
     try:
@@ -179,9 +188,12 @@ def prefill(lm: LoadedModel, tokens: torch.Tensor, protected: int = 0, query_win
     if n > g.max_positions:
         raise InputError(f"the context has {n} tokens but {lm.name} takes {g.max_positions}; shorten it.")
     queries: dict[int, torch.Tensor] = {}
+    reads: dict[int, torch.Tensor] = {}
 
     def on_attention(module, query, *_):
         queries[module.layer_idx] = query[0, :, -query_window:].clone()
+        if g.index:
+            reads[module.layer_idx] = module.reads.mask(slice(max(n - query_window, 0), n), n)[0, 0]
 
     cache = DynamicCache(config=lm.model.config)
     with gdn_signals(lm) as gdn, output_gates(lm) as gates, observing(on_attention):
@@ -204,4 +216,6 @@ def prefill(lm: LoadedModel, tokens: torch.Tensor, protected: int = 0, query_win
         output_gates=[gates[i][0].mean(-1).T for i in attention] if gates else None,
         cache=cache,
         next_logits=out.logits[0, -1].float(),
+        index_keys=[cache.layers[i].indexer_keys[0] for i in attention] if g.index else None,
+        reads=[reads[i] for i in attention] if g.index else None,
     )

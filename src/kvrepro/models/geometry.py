@@ -7,8 +7,19 @@ from typing import Any
 
 from kvrepro.errors import InputError
 
-ATTENTION_TYPES = {"full_attention", "attention", "indexed_attention"}
+INDEXED = "indexed_attention"
+ATTENTION_TYPES = {"full_attention", "attention", INDEXED}
 RECURRENT_TYPES = {"linear_attention"}
+
+
+@dataclass(frozen=True)
+class BlockIndex:
+    """Qwen Sparse Attention: a query reads the blocks whose pooled index keys score best (GateSight Appendix H)."""
+
+    block: int  #: consecutive entries that one index key stands for
+    budget: int  #: most entries of complete blocks that a query reads
+    heads: int  #: heads of the index queries; there is one head of index keys
+    head_dim: int
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,17 @@ class Geometry:
     output_gate: bool
     qk_norm: bool
     max_positions: int
+    index: BlockIndex | None = None  #: None where attention reads all that is held
+
+    @property
+    def block(self) -> int:
+        """What a layer keeps comes in multiples of this."""
+        return self.index.block if self.index else 1
+
+    @property
+    def lists(self) -> int:
+        """Lists of kept entries of a layer: one per KV head, or a single one where an index serves all heads."""
+        return 1 if self.index else self.kv_heads
 
     @property
     def group(self) -> int:
@@ -42,18 +64,19 @@ class Geometry:
         return len(self.attention_layers) * self.kv_heads
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for metadata of saved artefacts."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        """Plain values, for metadata of saved artefacts; what a model does not have is left out."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items() if v is not None}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Geometry:
         """The inverse of :meth:`as_dict`."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        index = {"index": BlockIndex(**values["index"])} if "index" in values else {}
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()} | index)
 
 
 def geometry(config: Any) -> Geometry:
     """Geometry of a transformers config (Llama, Qwen3, Qwen3.5 and Qwen4-exp classes; multimodal ones by their text
-    part). Raises InputError when a layer is of a kind this suite does not know."""
+    part). Raises InputError when a layer is of a kind this suite does not know, or lacks its index."""
     c = config.get_text_config()
     kinds = list(getattr(c, "layer_types", None) or ["full_attention"] * c.num_hidden_layers)
     strange = set(kinds) - ATTENTION_TYPES - RECURRENT_TYPES
@@ -82,4 +105,15 @@ def geometry(config: Any) -> Geometry:
         output_gate=hybrid,
         qk_norm=c.model_type.startswith("qwen"),
         max_positions=c.max_position_embeddings,
+        index=_index(c) if INDEXED in kinds else None,
     )
+
+
+def _index(c: Any) -> BlockIndex:
+    fields = [getattr(c, f"indexer_{name}", None) for name in ("compress_ratio", "budget", "n_heads", "head_dim")]
+    if None in fields:
+        raise InputError(
+            f"model type {c.model_type!r} has layers of kind {INDEXED} without indexer_compress_ratio, indexer_budget, "
+            "indexer_n_heads and indexer_head_dim; complete its config, or use a model of the Qwen4-exp class."
+        )
+    return BlockIndex(*fields)

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvrepro.errors import InputError
-from kvrepro.models import attention, registry
+from kvrepro.models import attention, registry, sparse
 from kvrepro.models.fingerprint import fingerprint
 from kvrepro.models.geometry import Geometry, geometry
 from kvrepro.models.tokenizer import load_tokenizer
@@ -86,4 +86,7 @@ def load(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> Lo
     else:
         mark = f"{source}@{getattr(model.config, '_commit_hash', None) or spec.get('revision', 'main')}"
     shape = geometry(model.config)
+    if shape.index and "hub" in spec and not spec.get("sparse"):
+        raise InputError(f"{registry.REGISTRY}: {name} has a sparse attention; add sparse: true to its entry.")
+    sparse.install(model, shape)
     return LoadedModel(name, model, tokenizer, shape, place, dtype, mark, spec.get("chat", False))

@@ -149,10 +149,11 @@ def _layers(rows: pd.DataFrame) -> tuple[pd.DataFrame, Table]:
 def _rules(scores: pd.DataFrame) -> tuple[pd.DataFrame, Table]:
     rows = scores[scores["method"].isin(OF_BUDGETS) & (scores["budget"] < 1)]
     result, budgets = accuracy(rows), sorted(rows["budget"].unique())
-    lines = [_row("budgets", name, result[name, b], b) for name in OF_BUDGETS for b in budgets]
+    names = [name for name in OF_BUDGETS if name in set(rows["method"])]  # not per head where heads keep the same
+    lines = [_row("budgets", name, result[name, b], b) for name in names for b in budgets]
     cells = [
         [ALLOCATIONS[name], *(interval(x["value"], x["low"], x["high"]) for x in lines if x["name"] == name)]
-        for name in OF_BUDGETS
+        for name in names
     ]
     return pd.DataFrame(lines), Table(
         "Budgets from the gate", ["kept fraction", *map(str, budgets)], cells, note(result, scores)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from kvrepro.cache.recurrent import repeated
 from kvrepro.errors import InputError
@@ -33,10 +34,12 @@ class KVzip(Eviction):
     asks for it, at positions n, n + 1, ..., on top of the whole uncompressed cache; what is fed is not written to the
     cache, so every part starts from the state after the context, in a hybrid with its GDN states. The maximum is over
     the rows that are fed, prompt included, and the GQA group. The best entries of the whole model are kept, so that
-    counts differ between layers and heads (GateSight Appendix G).
+    counts differ between layers and heads (GateSight Appendix G). Parts are shorter where the model's limit leaves no
+    room for ``chunk`` tokens after the context.
 
     ``softmax_over``: ``cache`` normalises over everything a row sees, which are the weights the model uses; ``chunk``
-    over the protected prefix, the part being repeated and what is fed, as the published code does.
+    over the protected prefix, the part being repeated and what is fed, as the published code does. Under a sparse
+    attention either is over what the row reads of these, and an entry that no row reads scores zero.
     """
 
     name = "kvzip"
@@ -65,25 +68,27 @@ class KVzip(Eviction):
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Largest attention received, in [0, 1]; zero in the protected prefix.
 
-        Raises InputError when the context and its repetition together are longer than the model's limit.
+        Raises InputError when the model's limit leaves no room for a repetition.
         """
         g, lm, n = prefill.geometry, self._lm, prefill.n
         number = {layer: i for i, layer in enumerate(g.attention_layers)}
         scores = [torch.zeros(keys.shape[:2], device=keys.device) for keys in prefill.keys]
-        for part, fed in self._parts(prefill.tokens, prefill.protected):
-            if n + len(fed) > g.max_positions:
-                raise InputError(
-                    f"kvzip: {n} tokens and the {len(fed)} that repeat a part of them exceed the {g.max_positions} "
-                    f"positions of {lm.name}; shorten the context or lower kvzip.chunk."
-                )
+        for part, fed in self._parts(prefill.tokens, prefill.protected, g.max_positions):
 
             def read(module, query, key, value, output, part=part):
                 layer = number[module.layer_idx]
-                seen, columns = key[0], part
+                entries, columns = slice(None), part
                 if self.softmax_over == "chunk":
-                    seen = torch.cat([seen[:, : prefill.protected], seen[:, part], seen[:, n:]], 1)
+                    every = torch.arange(key.shape[2], device=key.device)
+                    entries = torch.cat([every[: prefill.protected], every[part], every[n:]])
                     columns = slice(prefill.protected, prefill.protected + part.stop - part.start)
-                scores[layer][:, part] = attention_received(query[0], seen, columns, module.scaling)
+
+                def unread(rows: slice) -> torch.Tensor:
+                    return ~module.reads.mask(rows, key.shape[2])[0, 0][:, entries]
+
+                hidden = unread if g.index else None
+                received = attention_received(query[0], key[0, :, entries], columns, module.scaling, hidden=hidden)
+                scores[layer][:, part] = received
 
             with observing(read):
                 lm.model(
@@ -95,10 +100,17 @@ class KVzip(Eviction):
                 )
         return scores
 
-    def _parts(self, tokens: torch.Tensor, protected: int) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Each part of the context and the tokens that are fed to have it repeated."""
-        for start in range(protected, len(tokens), self.chunk):
-            part = slice(start, min(start + self.chunk, len(tokens)))
+    def _parts(self, tokens: torch.Tensor, protected: int, limit: int) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Each part of the context and the tokens that are fed to have it repeated, at positions below ``limit``."""
+        around = max(len(self._first), len(self._later) + self._reminder) + len(self._close)
+        size = min(self.chunk, limit - len(tokens) - around)
+        if size < 1:
+            raise InputError(
+                f"kvzip: after {len(tokens)} tokens the {limit} positions of {self._lm.name} leave no room to repeat "
+                "them; shorten the context."
+            )
+        for start in range(protected, len(tokens), size):
+            part = slice(start, min(start + size, len(tokens)))
             prompt = [self._first]
             if start > protected:
                 prompt = [self._later, tokens[max(protected, start - self._reminder) : start].cpu()]
@@ -106,13 +118,19 @@ class KVzip(Eviction):
 
 
 def attention_received(
-    query: torch.Tensor, key: torch.Tensor, columns: slice, scaling: float, elements: int | None = None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    columns: slice,
+    scaling: float,
+    elements: int | None = None,
+    hidden: Callable[[slice], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Largest softmax weight that each entry of ``columns`` gets from a row of its GQA group: ``[kv_heads, columns]``.
 
     query ``[query_heads, t, head_dim]``; key ``[kv_heads, entries, head_dim]``, whose last t entries are the rows' own,
     so that row i sees all but the t - 1 - i last. Columns lie before these. float32; ``elements`` bounds how many
-    weights are held at a time, of one KV head's rows.
+    weights are held at a time, of one KV head's rows. ``hidden(rows)`` gives further entries that some rows do not see,
+    ``[rows, entries]`` bool.
     """
     kv_heads, entries, _ = key.shape
     group, t = query.shape[0] // kv_heads, query.shape[1]
@@ -127,28 +145,26 @@ def attention_received(
             logits = block @ k[:, :seen]
             late = torch.ones(last, last, dtype=torch.bool, device=k.device).triu(1)
             logits[..., seen - last :].masked_fill_(late, float("-inf"))
-            lse = logits.logsumexp(-1, keepdim=True)
+            if hidden is not None:
+                logits.masked_fill_(hidden(slice(first, first + last))[:, :seen], float("-inf"))
+            lse = logits.logsumexp(-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)  # a row may see nothing
             received = (logits[..., columns] - lse).amax((0, 1))
             best = received if best is None else torch.maximum(best, received)
         found.append(best.exp())
     return torch.stack(found)
 
 
-class _Unwritten(DynamicLayer):
-    """Entries of a context to which attention sees new ones added, without their being stored."""
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any):
-        """The context's entries followed by the new ones."""
-        return torch.cat([self.keys, key_states], -2), torch.cat([self.values, value_states], -2)
+def _added(layer: Any, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any):
+    """In the place of a cache layer's update: its entries followed by new ones, which are not stored."""
+    return torch.cat([layer.keys, key_states], -2), torch.cat([layer.values, value_states], -2)
 
 
 def _unwritten(lm: LoadedModel, prefill: Prefill) -> DynamicCache:
     """The cache after the context, which a forward pass reads and does not change; only GDN states are copied."""
     cache, g = DynamicCache(config=lm.model.config), prefill.geometry
-    for number, index in enumerate(g.attention_layers):
-        layer = _Unwritten()
-        layer.keys, layer.values = prefill.keys[number][None], prefill.values[number][None]
-        layer.is_initialized = True
+    for index in g.attention_layers:
+        layer = copy.copy(prefill.cache.layers[index])
+        layer.update = partial(_added, layer)
         cache.layers[index] = layer
     for index in g.gdn_layers:
         cache.layers[index] = repeated([prefill.cache.layers[index]], 1)

@@ -19,7 +19,8 @@ class SnapKV(Eviction):
     the context, maximum over the GQA group; the window itself is kept first. The question is withheld.
 
     GateSight Appendix G gives the window (32), the pooling (max) and the flat per-head budget. The pooling width
-    follows the published configuration (7). Softmax over all keys in float32 with the causal mask.
+    follows the published configuration (7). Softmax in float32 over all keys up to the query's own; under a sparse
+    attention over those that the query reads, so that entries which no query of the window selected score zero.
     """
 
     name = "snapkv"
@@ -38,7 +39,7 @@ class SnapKV(Eviction):
     def score(self, prefill: Prefill) -> list[torch.Tensor]:
         """Pooled window attention; window entries score above every other."""
         g, scores = prefill.geometry, []
-        for keys, queries in zip(prefill.keys, prefill.queries, strict=True):
+        for layer, (keys, queries) in enumerate(zip(prefill.keys, prefill.queries, strict=True)):
             n = keys.shape[1]
             w = min(self.window, n)
             if queries.shape[1] < w:
@@ -48,15 +49,16 @@ class SnapKV(Eviction):
             q = queries[:, -w:].unflatten(0, (g.kv_heads, g.group))
             scale = g.head_dim**-0.5
             blocks = head_blocks(keys, g.head_dim + 3 * g.group * w)
-            scores.append(torch.cat([self._of_heads(q[heads].float(), keys[heads].float(), scale) for heads in blocks]))
+            parts = ((q[heads].float(), keys[heads].float(), prefill.unread(layer, w), scale) for heads in blocks)
+            scores.append(torch.cat([self._of_heads(*part) for part in parts]))
         return scores
 
-    def _of_heads(self, q: torch.Tensor, keys: torch.Tensor, scale: float) -> torch.Tensor:
-        """Scores ``[heads, n]`` of some KV heads: q ``[heads, group, w, head_dim]``, keys ``[heads, n, head_dim]``."""
+    def _of_heads(self, q: torch.Tensor, keys: torch.Tensor, unread: torch.Tensor, scale: float) -> torch.Tensor:
+        """Scores ``[heads, n]`` of some KV heads: q ``[heads, group, w, head_dim]``, keys ``[heads, n, head_dim]``,
+        unread ``[w, n]``."""
         w, n = q.shape[2], keys.shape[1]
         logits = torch.einsum("hgwd,hnd->hgwn", q, keys) * scale
-        late = torch.arange(n, device=keys.device) > torch.arange(n - w, n, device=keys.device)[:, None]
-        paid = logits.masked_fill_(late, float("-inf")).softmax(-1).sum(2)
+        paid = logits.masked_fill_(unread, float("-inf")).softmax(-1).sum(2)
         score = torch.full((len(keys), n), w + 1.0, device=keys.device)  # a sum over w rows never exceeds w
         if n > w:  # the window's own attention is not pooled into its neighbours
             before = F.max_pool1d(paid[..., : n - w], self.kernel, stride=1, padding=self.kernel // 2)
