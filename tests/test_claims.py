@@ -16,7 +16,7 @@ from synthetic_observations import observation_rows
 from synthetic_rows import accuracy_rows, predictor_rows, scbench_rows
 
 from kvrepro.analysis.bootstrap import DRAWS, FEW, Estimate
-from kvrepro.benchmarks import scbench
+from kvrepro.benchmarks import helmet, scbench
 from kvrepro.benchmarks.ruler import TASKS
 from kvrepro.claims import comparisons, queries, verdicts
 from kvrepro.claims.admission import ADMISSION_QUERIES
@@ -343,7 +343,9 @@ def test_every_claim_with_a_query_can_be_asked(whole):
     answered, known = set(), query_functions()
     profile = profile_rows(load_profile("h200"))
     profiled = {model: Evidence(model, profile[profile["model"] == model]) for model in profile["model"].unique()}
-    admitted = pd.concat([admission_rows("helmet"), admission_rows("ruler"), validation_rows()], ignore_index=True)
+    admitted = pd.concat(
+        [admission_rows("helmet", tasks=helmet.TASKS), admission_rows("ruler"), validation_rows()], ignore_index=True
+    )
     scored = scoring.tidy(benchmark_rows(scoring.load()), "h200")
     for entry in claims():
         if entry.query is None:

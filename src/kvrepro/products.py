@@ -49,7 +49,8 @@ FIGURES = {
     "figure_9": Product(GATESIGHT, "scbench", "figures.accuracy.figure_9"),
     "figure_11": Product(GATESIGHT, "ruler", "figures.accuracy.figure_11"),
     "figure_13": Product(GATESIGHT, "gates", "figures.budgets.figure_13"),
-    "wg_kv_figure_7": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7"),
+    "wg_kv_figure_7": Product(WG_KV, "helmet", "figures.admission.figure_7", "write_gates", "figure_7"),
+    "wg_kv_figure_7_ruler": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7_ruler"),
     "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11"),
 }
 
@@ -63,6 +64,7 @@ TABLES = {
     "table_d": Product(GATESIGHT, "gates", "tables.budgets.appendix_d"),
     "ruler": Product(BOTH, "ruler", "tables.accuracy.mean_accuracy"),
     "ruler_tasks": Product(BOTH, "ruler", "tables.accuracy.task_accuracy"),
+    "helmet_tasks": Product(WG_KV, "helmet", "tables.accuracy.task_accuracy"),
     "scbench": Product(GATESIGHT, "scbench", "tables.accuracy.mean_accuracy"),
     "scbench_tasks": Product(GATESIGHT, "scbench", "tables.accuracy.task_accuracy"),
     "scbench_scorers": Product(GATESIGHT, "scbench", "tables.scbench.sensitivity"),

@@ -10,6 +10,7 @@ import pandas as pd
 
 from kvrepro.analysis import bootstrap
 from kvrepro.analysis.bootstrap import Block, Estimate
+from kvrepro.benchmarks import helmet
 from kvrepro.errors import InputError
 from kvrepro.results import DENSE, REFERENCES, valid
 
@@ -137,6 +138,12 @@ def unanswered_note(rows: pd.DataFrame) -> str:
     if not tasks:
         return ""
     return f"Unpruned, the model scores below {UNANSWERED} % on {', '.join(tasks)}: no method has much to lose there. "
+
+
+def judged_note(rows: pd.DataFrame) -> str:
+    """The sentence, with a space after it, about tasks whose published score is that of a judge model."""
+    tasks = helmet.judged(tuple(rows["task"].unique())) if rows["experiment"].iloc[0] == helmet.BENCHMARK else ()
+    return f"No judge was run: {', '.join(tasks)} by ROUGE-L F1. " if tasks else ""
 
 
 def methods(rows: pd.DataFrame) -> list[str]:

@@ -18,7 +18,13 @@ METHODS = {
 }
 
 #: Benchmarks as titles call them, by experiment, and what stands in for them offline.
-BENCHMARKS = {"ruler": "RULER", "scbench": "SCBench", "scbench_stand_in": "SCBench stand-ins"}
+BENCHMARKS = {
+    "ruler": "RULER",
+    "scbench": "SCBench",
+    "scbench_stand_in": "SCBench stand-ins",
+    "helmet": "HELMET",
+    "helmet_stand_in": "HELMET stand-ins",
+}
 
 #: Predictors as figures and tables call them, in the order of the paper's Table 5.
 PREDICTORS = {

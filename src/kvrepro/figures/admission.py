@@ -8,13 +8,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kvrepro.analysis.accuracy import judged_note, unanswered_note
 from kvrepro.analysis.bootstrap import FEW
 from kvrepro.analysis.cache_sizes import THRESHOLD, Curves, curves
 from kvrepro.analysis.trade_off import TradeOff, trade_off
+from kvrepro.benchmarks import helmet
 from kvrepro.figures.style import PAGE, about, benchmark_title, caption, look, model_title, panel_grid
 
 MARKERS = "ovs^D<>px"  #: of thresholds, rising
-PAPERS_BENCHMARK = "HELMET"  #: of Figures 7 and 14
 
 
 def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
@@ -41,7 +42,7 @@ def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
             axes.set_xlabel("KV cache size")
             axes.tick_params(labelbottom=True)
     title = f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}"
-    figure.suptitle(f"{title} in the place of {PAPERS_BENCHMARK}", fontsize=7.5)
+    figure.suptitle(title + ("" if _papers(rows) else " in the place of HELMET"), fontsize=7.5)
     caption(figure, _note(overall, rows, lab), PAGE)
     return figure
 
@@ -63,12 +64,18 @@ def _against_size(axes: Axes, found: Curves, title: str) -> None:
     axes.set_ylim(-3, 103)
 
 
+def _papers(rows: pd.DataFrame) -> bool:
+    """Whether rows are of the paper's benchmark or of stand-ins for it, which their title names."""
+    return rows["experiment"].iloc[0] == helmet.BENCHMARK
+
+
 def _note(found: Curves, rows: pd.DataFrame, lab: bool) -> str:
     model, result = rows["model"].iloc[0], found.result
     pooled = "" if result.items >= FEW else ", those of the mean over items of all tasks resampled together"
+    other = "" if _papers(rows) else "The paper's curves are on HELMET. "
     return (
-        f"{about(model, lab)}The paper's curves are on {PAPERS_BENCHMARK}, which is not built. Cache size: entries "
-        "held after the context over those of the full cache, mean over items. WG-KV: one point a λ at "
+        f"{about(model, lab)}{other}{judged_note(rows)}{unanswered_note(rows)}Cache size: entries held after the "
+        "context over those of the full cache, mean over items. WG-KV: one point a λ at "
         f"τ = {THRESHOLD:g}; Local Attention varies its window, DuoAttention the share of retrieval heads. "
         f"{len(result.tasks)} task{'s' * (len(result.tasks) != 1)} of {result.items} item{'s' * (result.items != 1)}; "
         f"bands: 95 % bootstrap intervals over items{pooled}. {result.left_out()}"
