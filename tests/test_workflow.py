@@ -87,6 +87,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
         "benchmarks": {
             "ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]},
             "scbench": {"items": 1, "length": 1000, "turns": 2, "most_new_tokens": 8, "tasks": ["vt", "many_shot"]},
+            "helmet": {"items": 1, "length": 1000, "most_new_tokens": 8, "tasks": ["trec_fine"]},
         },
         "observations": {
             "windows": [2, 6],
@@ -176,7 +177,7 @@ DRAWN = {"table_1": 1, "table_5": 1, "figure_5": 1, "figure_8": 1} | OBSERVED  #
 OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
 OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
-OF_WRITE_GATES = {"wg_kv_figure_7": 1, "wg_kv_figure_11": 1}
+OF_WRITE_GATES = {"wg_kv_figure_7": 1, "wg_kv_figure_7_ruler": 1, "wg_kv_figure_11": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
     "table_3": 1,
@@ -262,11 +263,13 @@ def test_a_key_reruns_only_the_jobs_that_use_it(run):
 
 def test_kept_fractions_rerun_the_evaluation_alone(run):
     edit(run, experiments={"gatesight": {"kept": [0.5, 1.0]}, "wg_kv": {"kept": [0.5, 1.0]}})
-    assert planned(run) == {"benchmark_accuracy": 6} | OF_ACCURACY | OF_SCBENCH | {
+    assert planned(run) == {"benchmark_accuracy": 7} | OF_ACCURACY | OF_SCBENCH | {
+        "table_helmet_tasks": 1,
         "table_ruler": 2,
         "table_ruler_tasks": 2,
         "unpruned_accuracy": 2,
         "wg_kv_figure_7": 1,
+        "wg_kv_figure_7_ruler": 1,
     }
 
 
@@ -277,14 +280,15 @@ def test_a_method_brings_what_it_needs(run):
 
 def test_write_gates_are_trained_where_the_tier_names_their_method(run):
     evaluated = {"unpruned_accuracy": 1, "table_ruler": 1, "table_ruler_tasks": 1, "claims_of_tier": 1}
+    evaluated |= {"benchmark_accuracy": 3, "table_helmet_tasks": 1}
     edit(run, write_gates={"recipe": {"steps": 3}})  # the rows that heads are identified on have this recipe, too
     both = {"write_gates_of_model": 1, "head_profile_of_model": 1}
-    assert planned(run) == both | {"benchmark_accuracy": 2} | evaluated | OF_WRITE_GATES
+    assert planned(run) == both | evaluated | OF_WRITE_GATES
     path = run / "config/tiers/test.yaml"
     tier = yaml.safe_load(path.read_text()) | {"write_gates": {"recipe": {}, "head_profile": {"steps": 2}}}
     tier["experiments"]["wg_kv"]["methods"] |= {"wg_kv": None, "duo_attention": None}
     path.write_text(yaml.safe_dump(tier))
-    assert planned(run) == {"benchmark_accuracy": 2} | evaluated
+    assert planned(run) == evaluated
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
@@ -302,10 +306,11 @@ def test_dates_start_nothing_and_content_does(run):
     assert planned(run) == {
         "write_gates_of_model": 1,
         "head_profile_of_model": 1,
-        "benchmark_accuracy": 2,
+        "benchmark_accuracy": 3,
         "unpruned_accuracy": 1,
         "table_ruler": 1,
         "table_ruler_tasks": 1,
+        "table_helmet_tasks": 1,
         "claims_of_tier": 1,
         **OF_WRITE_GATES,
     }
@@ -318,7 +323,10 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
         shutil.copy(file, target)
     found = planned(run, "all", "reference")
     of_accuracy = {"table_3": 1, "table_ruler": 2, "table_ruler_tasks": 2, "figure_4b": 1, "figure_11": 1}
-    assert found == OF_SCBENCH | of_accuracy | DRAWN | OF_BUDGETS | OF_WRITE_GATES
+    assert found == OF_SCBENCH | of_accuracy | {"table_helmet_tasks": 1} | DRAWN | OF_BUDGETS | OF_WRITE_GATES
+    shutil.rmtree(run / "results/reference/test/accuracy/lab-dense/helmet")  # results from before there was a benchmark
+    younger = {"table_helmet_tasks", "wg_kv_figure_7"}
+    assert planned(run, "all", "reference") == {rule: jobs for rule, jobs in found.items() if rule not in younger}
 
 
 @pytest.mark.parametrize(
@@ -550,6 +558,15 @@ def test_scripts_from_prompts_to_claims(script, site):
     assert found["ok"].all() and set(found["metric"]) == {"score", "official", "corrected"}
     assert set(found["experiment"]) == {"scbench"} and set(found["benchmark"]) == {"scbench_stand_in"}
 
+    made = {"name": "helmet", "settings": config["benchmarks"]["helmet"], "seed": 42}
+    script("prompts", Named(), Named(prompts=["helmet.jsonl"], manifest="helmet.csv"), made, model="lab-dense")
+    labelled = "results/test/accuracy/lab-dense/helmet/trec_fine.parquet"
+    local = {"local_attention": {"admission": {"method": "local_attention", "sinks": 4}}}
+    params = {"kept": [0.2], "methods": local, "paper": "wg_kv"}
+    inputs = Named(model=[], prompts="helmet.jsonl")
+    script("accuracy", inputs, Named(rows=labelled), params, model="lab-dense", benchmark="helmet", task="trec_fine")
+    assert set(read_rows(labelled)["metric"]) == {"score", "stopped_at_newline"}
+
     accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
     script("unpruned_accuracy", Named(accuracy), Named("accuracy.json"), {"length": 1000}, **hybrid)
     record = json.loads(Path("accuracy.json").read_text())
@@ -561,6 +578,7 @@ def test_scripts_from_prompts_to_claims(script, site):
                 "accuracy": [accuracy, turns],
                 "ruler": [own],
                 "scbench": [turns],
+                "helmet": [labelled],
                 "predictors": [rows],
                 "observations": [rows, observed],
                 "gates": gated,
