@@ -4,6 +4,7 @@ from pathlib import Path
 
 import kvrepro
 from kvrepro import identity
+from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
 from kvrepro.data.sources import source

@@ -9,8 +9,7 @@ What differs from the official scripts:
 * Documents are cut by the model's own tokens, where the script cuts those of all models by the tokens of Llama 2.
 * The demonstrations of NarrativeQA and Multi-LexSum are drawn from a hash of the question; the script draws them anew
   every time.
-* Labels without numbers (files that hold names) are numbered by their alphabet. CLINC150's own file has fewer
-  out-of-scope texts than the hub's configuration "plus".
+* Labels without numbers (files that hold names) are numbered by their alphabet.
 * The places of an answer in its passages count as items of their own.
 * Answers that a judge model grades there (NarrativeQA and both summaries) are scored by ROUGE-L F1, which the script
   computes as well; no judge is run.

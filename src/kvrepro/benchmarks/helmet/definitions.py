@@ -17,6 +17,7 @@ _DATA = yaml.safe_load(resources.files(__package__).joinpath("tasks.yaml").read_
 TASKS: tuple[str, ...] = tuple(_DATA["tasks"])
 SOURCE: Mapping[str, Any] = _DATA["source"]
 OMITTED: str = _DATA["omitted"]
+DOWNLOADS: Mapping[str, Mapping[str, str]] = _DATA["downloads"]
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,8 @@ def _labelled(task: Task, path: Path, tokenizer: Any, limit: int, items: int, se
 
 def _texts(task: Task, path: Path, seed: int) -> tuple[list[Labelled], list[Labelled]]:
     """The texts to be labelled, and those of the demonstrations."""
-    if task.splits and (file := path / task.splits["file"]).is_file():
+    named = [path / name for name in task.splits.get("files", ())]
+    if file := next((file for file in named if file.is_file()), None):
         content = json_of(text_of(file), str(file))
         found = []
         for part in ("test", "demos"):
