@@ -65,6 +65,7 @@ TABLES = {
     "ruler": Product(BOTH, "ruler", "tables.accuracy.mean_accuracy"),
     "ruler_tasks": Product(BOTH, "ruler", "tables.accuracy.task_accuracy"),
     "helmet_tasks": Product(WG_KV, "helmet", "tables.accuracy.task_accuracy"),
+    "longproc_tasks": Product(WG_KV, "longproc", "tables.accuracy.task_accuracy"),
     "scbench": Product(GATESIGHT, "scbench", "tables.accuracy.mean_accuracy"),
     "scbench_tasks": Product(GATESIGHT, "scbench", "tables.accuracy.task_accuracy"),
     "scbench_scorers": Product(GATESIGHT, "scbench", "tables.scbench.sensitivity"),

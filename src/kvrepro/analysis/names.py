@@ -24,6 +24,8 @@ BENCHMARKS = {
     "scbench_stand_in": "SCBench stand-ins",
     "helmet": "HELMET",
     "helmet_stand_in": "HELMET stand-ins",
+    "longproc": "LongProc",
+    "longproc_stand_in": "LongProc stand-ins",
 }
 
 #: Predictors as figures and tables call them, in the order of the paper's Table 5.
