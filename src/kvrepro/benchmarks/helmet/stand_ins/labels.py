@@ -13,8 +13,8 @@ CLASSES = 8  #: an eighth, and less, of the published ones, as a context of 4,09
 _FRAMES = {
     "trec_fine": "What is the {word} {phrase} ?",
     "nlu": "{word} the {phrase} please",
-    "banking77": "My {phrase} is {word}, what can I do?",
-    "clinic150": "tell me about the {word} {phrase}",
+    "banking77": "What can I do about my {word} {phrase} ?",
+    "clinic150": "can you tell me about the {word} {phrase} ?",
 }
 
 
