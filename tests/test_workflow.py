@@ -368,6 +368,10 @@ def test_scripts_named_in_rules_exist_and_no_other():
     assert named == {p.name for p in (ROOT / "workflow/scripts").glob("*.py")}
 
 
+def test_a_process_that_makes_rows_of_gate_training_may_import_its_script():
+    runpy.run_path("workflow/scripts/write_gates.py", run_name="__mp_main__")  # there is no snakemake there
+
+
 def test_a_toy_method_takes_one_file_and_one_line(run, tmp_path, monkeypatch):
     (tmp_path / "toy.py").write_text(TOY)
     monkeypatch.setattr(eviction, "__path__", [*eviction.__path__, str(tmp_path)])  # stands for the package's folder

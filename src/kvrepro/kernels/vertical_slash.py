@@ -148,19 +148,23 @@ def _kernel(
     tl.store(out, (acc / total[:, None]).to(OUT.dtype.element_ty), mask=(rows < offset + t)[:, None])
 
 
-def default_tiling(head_dim: int, dtype: torch.dtype) -> Tiling:
-    """The fastest tiling known that fits into the shared memory and registers of a Hopper multiprocessor."""
-    if dtype.itemsize > 2:
+def default_tiling(q: torch.Tensor) -> Tiling:
+    """The fastest tiling known for queries ``[..., head_dim]`` that fits into the GPU's shared memory and registers."""
+    head_dim = q.shape[-1]
+    if q.dtype.itemsize > 2:
         return TILINGS["64x32w4s2"]
-    return TILINGS["128x64w8s2" if head_dim > 128 else "128x128w8s3"]
+    if head_dim > 128:
+        return TILINGS["128x64w8s2"]
+    hopper = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] == 9
+    return TILINGS["hopper 128x128s2" if hopper else "128x128w8s3"]
 
 
-def _tiling(tiling: Tiling | str | None, head_dim: int, dtype: torch.dtype) -> Tiling:
+def _tiling(tiling: Tiling | str | None, q: torch.Tensor) -> Tiling:
     if isinstance(tiling, str):
         if tiling not in TILINGS:
             raise unknown("tiling", tiling, TILINGS, "vertical-slash attention")
         return TILINGS[tiling]
-    return tiling or default_tiling(head_dim, dtype)
+    return tiling or default_tiling(q)
 
 
 def _rows(x: torch.Tensor, block: int, hopper: bool) -> tuple[TensorDescriptor, tuple[int, int, int]]:
@@ -233,7 +237,7 @@ def vertical_slash_attention(
             f"The plan is for {list(plan.counts.shape)} and a window of {plan.window}; "
             f"make one for {list(admitted.shape)} and {window}."
         )
-    shape = _tiling(tiling, d, q.dtype)
+    shape = _tiling(tiling, q)
     keys, values = compact(k, v, plan)
     q_block = vertical_slash_hopper.HALF if shape.hopper else shape.queries
     (q_rows, q_strides), (k_rows, k_strides), (v_rows, v_strides), (key_rows, _), (value_rows, _) = (

@@ -59,16 +59,15 @@ TILINGS = {
     "64x64w4s2": GateTiling(64, 64, 4, 2),
     "16x32w4s4": GateTiling(16, 32, 4, 4),
 }
-#: A prefill, and decoding with one token per row; those for heads above 128 fit into the shared memory of an H200.
-_MANY, _FEW = TILINGS["128x64w8s3"], TILINGS["16x64w4s4"]
-_MANY_WIDE, _FEW_WIDE = TILINGS["64x64w4s2"], TILINGS["16x32w4s4"]
+#: A prefill, and decoding with one token per row; that for heads above 128 fits into the shared memory of an H200.
+_MANY, _FEW, _FEW_WIDE = TILINGS["64x64w4s2"], TILINGS["16x64w4s4"], TILINGS["16x32w4s4"]
 
 
 def default_tiling(n: int, d: int) -> GateTiling:
     """The tiling for ``n`` tokens and heads of width ``d``."""
-    if n <= _FEW.tokens:
-        return _FEW if d <= 128 else _FEW_WIDE
-    return _MANY if d <= 128 else _MANY_WIDE
+    if n > _FEW.tokens:
+        return _MANY
+    return _FEW if d <= 128 else _FEW_WIDE
 
 
 @triton.jit
