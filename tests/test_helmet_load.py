@@ -150,8 +150,6 @@ def test_labels_become_numbers_of_the_questions_own(tmp_path):
     (tmp_path / "trec").mkdir()
     frame.to_parquet(tmp_path / "trec/train.parquet")
     frame[:100].assign(text=[f"asked {i}" for i in range(100)]).to_csv(tmp_path / "trec/test.csv", index=False)
-    csv = pd.read_csv(tmp_path / "trec/test.csv")
-    csv.to_json(tmp_path / "trec/test.jsonl", orient="records", lines=True)
     made = load("trec_fine", tmp_path, n_items=60)
     assert len(made) == 60
     asked = [int(re.search(r"asked (\d+)\nlabel:$", text_of(e))[1]) % 50 for e in made]

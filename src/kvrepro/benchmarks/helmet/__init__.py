@@ -18,9 +18,9 @@ What differs from the official scripts:
 """
 
 from kvrepro.benchmarks.helmet.build import BENCHMARK, STAND_IN
-from kvrepro.benchmarks.helmet.definitions import TASKS, judged
+from kvrepro.benchmarks.helmet.definitions import TASKS, judged, least
 from kvrepro.benchmarks.helmet.generate import generate
 from kvrepro.benchmarks.helmet.load import load
 from kvrepro.benchmarks.helmet.score import STOPPED, score
 
-__all__ = ["BENCHMARK", "STAND_IN", "STOPPED", "TASKS", "generate", "judged", "load", "score"]
+__all__ = ["BENCHMARK", "STAND_IN", "STOPPED", "TASKS", "generate", "judged", "least", "load", "score"]

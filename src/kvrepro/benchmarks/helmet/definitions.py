@@ -62,6 +62,11 @@ def task(name: str) -> Task:
     return Task(name, **(_DATA["categories"][own["category"]] | own))
 
 
+def least(name: str) -> float:
+    """Percent below which a task counts as not answered: ROUGE gives a tenth to any English text."""
+    return 15 if task(name).metric == "rouge_l_f1" else 10
+
+
 def judged(names: Mapping[str, Any] | tuple[str, ...]) -> tuple[str, ...]:
     """Those of some tasks whose scores in the paper come from a judge model, which is not run here."""
     return tuple(name for name in names if name in TASKS and task(name).judge)

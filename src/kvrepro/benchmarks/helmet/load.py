@@ -11,7 +11,8 @@ import hashlib
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -112,13 +113,19 @@ def _documents(task: Task, path: Path, tokenizer: Any, limit: int, items: int, s
     rows = _rows(task, path, "test", limit)
     pool = _rows(task, path, "demos", limit) if "demos" in task.files else rows
 
-    @lru_cache
+    @cache
     def fitted(text: str) -> tuple[str, int]:
         return cut(text, tokenizer, limit - task.reserved)
 
-    order = rows if task.format == "case" and len(rows) <= items else shuffled(rows, seed)
-    long = (row for row in order if fitted(row.context)[1] >= task.shortest)
-    for _, row in zip(range(items), long, strict=False):
+    def long(row: Row) -> bool:
+        return fitted(row.context)[1] >= task.shortest
+
+    if task.format == "story":
+        taken = islice(filter(long, shuffled(rows, seed)), items)
+    else:
+        kept = list(filter(long, rows))
+        taken = (kept if task.format == "case" and len(kept) <= items else shuffled(kept, seed))[:items]
+    for row in taken:
         own = seed if pool is rows else seed_of(row.key)
         others = [other for other in pool if pool is not rows or other.key != row.key]
         yield fitted(row.context)[0], row, _distinct(task, shuffled(others, own), path)

@@ -65,6 +65,7 @@ def parse_labelled(task: Task, data: Any, where: str) -> Labelled:
     if label not in row.data and (name := task.fields.get("name")) in row.data:
         return Labelled(row.text(task.fields["text"]), row.text(name))
     number = row.get(label, (int, str), "a class")
+    number = int(number) if isinstance(number, str) and number.isdigit() else number  # as CSV has them
     if isinstance(number, int) and not 0 <= number < task.classes:
         raise InputError(
             f"{where}: field {label!r} must be below {task.classes}, the classes of {task.name}, got {number}."
