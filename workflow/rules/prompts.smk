@@ -38,7 +38,5 @@ rule helmet_data:
         f"{LOGS}/helmet_data.log",
     conda:
         "../../envs/conda.yaml"
-    params:
-        folder="data/HELMET",
     script:
         "../scripts/helmet_data.py"

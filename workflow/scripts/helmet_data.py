@@ -7,4 +7,4 @@ from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.script import job
 
 with job(snakemake):
-    fetch(DOWNLOADS, Path(snakemake.params.folder))
+    fetch(DOWNLOADS, Path(snakemake.output[0]).parents[1])
