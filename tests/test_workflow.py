@@ -462,7 +462,7 @@ def script(site, monkeypatch):
             threads=1,
             config=call.config,
         )
-        runpy.run_path(f"workflow/scripts/{name}.py", init_globals={"snakemake": given})
+        runpy.run_path(f"workflow/scripts/{name}.py", init_globals={"snakemake": given}, run_name="__main__")
 
     call.config = kvrepro.config.load({"tier": "test"})
     return call
@@ -583,6 +583,7 @@ def test_scripts_from_prompts_to_claims(script, site):
                 "ruler": [own],
                 "scbench": [turns],
                 "helmet": [labelled],
+                "longproc": [labelled],  # in the same form
                 "predictors": [rows],
                 "observations": [rows, observed],
                 "gates": gated,
