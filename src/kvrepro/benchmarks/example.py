@@ -95,4 +95,5 @@ def render(example: Example, tokenizer, chat: bool = False) -> Prompt:
 
 def _opening(tokenizer) -> str:
     """The beginning-of-sequence token of a tokenizer that puts one before every text."""
-    return tokenizer.bos_token if tokenizer.encode("") == [tokenizer.bos_token_id] else ""
+    before = tokenizer.encode("", add_special_tokens=True)
+    return tokenizer.bos_token if before and before == [tokenizer.bos_token_id] else ""
