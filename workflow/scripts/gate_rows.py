@@ -6,8 +6,7 @@ import torch
 from kvrepro.analysis import gate_statistics
 from kvrepro.analysis.closing import closing_rows
 from kvrepro.analysis.gated_scores import ranking_rows
-from kvrepro.data.corpora import cut
-from kvrepro.data.sources import source
+from kvrepro.labels.documents import documents, name
 from kvrepro.models.loading import load
 from kvrepro.results import write_rows
 from kvrepro.script import job
@@ -16,14 +15,14 @@ with job(snakemake) as run:
     params, device, tier = snakemake.params, snakemake.config["device"], snakemake.config["tier"]
     lm, settings = load(snakemake.wildcards.model, device), params.settings
     size = tuple(params.lengths), settings["documents"], settings["seed"]
-    documents = {
-        source(entry).name: [torch.tensor(ids) for ids in cut(entry, lm.tokenizer, *size, split="heldout", join=True)]
+    texts = {
+        name(entry): [torch.tensor(ids) for ids in documents(entry, lm.tokenizer, *size, split="heldout")]
         for entry in params.corpora
     }
     gates = gate_statistics.load(snakemake.input.gates[0], lm).query_heads
     parts = [
-        ranking_rows(lm, documents, settings["rows"], tier, settings["seed"]),
-        closing_rows(lm, documents, gates, settings["share"], settings["draws"], tier, settings["seed"]),
+        ranking_rows(lm, texts, settings["rows"], tier, settings["seed"]),
+        closing_rows(lm, texts, gates, settings["share"], settings["draws"], tier, settings["seed"]),
     ]
     rows = pd.concat(parts, ignore_index=True)
     write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))

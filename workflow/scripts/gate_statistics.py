@@ -3,12 +3,12 @@
 import torch
 
 from kvrepro.analysis.gate_statistics import measure
-from kvrepro.data.corpora import cut
+from kvrepro.labels.documents import documents
 from kvrepro.models.loading import load
 from kvrepro.script import job
 
 with job(snakemake):
     params, lm = snakemake.params, load(snakemake.wildcards.model, snakemake.config["device"])
     size = tuple(params.lengths), params.documents, params.seed
-    documents = [torch.tensor(ids) for entry in params.corpora for ids in cut(entry, lm.tokenizer, *size, join=True)]
-    measure(lm, documents).save(snakemake.output[0], lm)
+    texts = [torch.tensor(ids) for entry in params.corpora for ids in documents(entry, lm.tokenizer, *size)]
+    measure(lm, texts).save(snakemake.output[0], lm)

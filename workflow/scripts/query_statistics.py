@@ -5,7 +5,7 @@ from itertools import chain
 
 import torch
 
-from kvrepro.data.corpora import cut
+from kvrepro.labels.documents import documents
 from kvrepro.labels.query_statistics import calibrate
 from kvrepro.models.loading import load
 from kvrepro.script import job
@@ -14,6 +14,6 @@ with job(snakemake):
     settings, corpora, lengths = snakemake.params.settings, snakemake.params.corpora, tuple(snakemake.params.lengths)
     lm = load(snakemake.wildcards.model, snakemake.config["device"])
     each = math.ceil(settings["tokens"] / lengths[0] / len(corpora))
-    pieces = [cut(entry, lm.tokenizer, lengths, each, settings["seed"], join=True) for entry in corpora]
-    documents = [torch.tensor(ids) for ids in chain.from_iterable(zip(*pieces, strict=True))]
-    calibrate(lm, documents, settings["tokens"]).save(snakemake.output[0], lm, settings["tokens"])
+    pieces = [documents(entry, lm.tokenizer, lengths, each, settings["seed"]) for entry in corpora]
+    texts = [torch.tensor(ids) for ids in chain.from_iterable(zip(*pieces, strict=True))]
+    calibrate(lm, texts, settings["tokens"]).save(snakemake.output[0], lm, settings["tokens"])

@@ -7,6 +7,7 @@ need are there for another.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -49,13 +50,18 @@ class DualCache:
         rows = (layers, batch, kv_heads)
         return cls(paged_cache.allocate(rows, head_dim, window, pages, table, dtype, device, page_order))
 
+    @cached_property
+    def layers(self) -> tuple[PagedRows, ...]:
+        """The rows of each layer, as views that are made once, since making them costs an eager step much time."""
+        return tuple(self.rows.layer(index) for index in range(self.rows.lengths.shape[0]))
+
     def prefill(self, layer: int, keys: torch.Tensor, values: torch.Tensor, admitted: torch.Tensor) -> None:
         """Append a context, or the next chunk of one, to a layer; one host synchronisation.
 
         keys, values ``[batch, kv_heads, n, head_dim]`` after RoPE; admitted bool ``[batch, kv_heads, n]`` (gate ≥ τ).
         Raises PoolExhausted before anything is written.
         """
-        paged_cache.prefill(self.rows.layer(layer), keys, values, admitted)
+        paged_cache.prefill(self.layers[layer], keys, values, admitted)
 
     def reserve(self, steps: int) -> None:
         """Raise PoolExhausted unless the pool and the tables bear ``steps`` decode steps that promote everything; one
@@ -65,7 +71,7 @@ class DualCache:
     def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor, admitted: torch.Tensor) -> None:
         """Lazy promotion and the new entry of one layer: keys, values ``[batch, kv_heads, head_dim]``, admitted bool
         ``[batch, kv_heads]``. No host synchronisation."""
-        promotion.promote_and_append(self.rows.layer(layer), keys, values, admitted)
+        promotion.promote_and_append(self.layers[layer], keys, values, admitted)
 
     def append_all(self, keys: torch.Tensor, values: torch.Tensor, admitted: torch.Tensor) -> None:
         """:meth:`append` for all layers in one kernel: keys, values ``[layers, batch, kv_heads, head_dim]``."""
@@ -79,11 +85,11 @@ class DualCache:
         plan: ragged_decode.DecodePlan | None = None,
     ) -> torch.Tensor:
         """Decode attention of a layer whose new entry was appended: q and result ``[batch, query_heads, head_dim]``."""
-        return ragged_decode.ragged_decode_attention(q, self.rows.layer(layer), scale, plan)
+        return ragged_decode.ragged_decode_attention(q, self.layers[layer], scale, plan)
 
     def compact(self, layer: int, kept: torch.Tensor) -> None:
         """Drop global entries of a layer (an eviction); kept bool ``[batch, kv_heads, slots]``. Frees pages."""
-        compaction.compact(self.rows.layer(layer), kept)
+        compaction.compact(self.layers[layer], kept)
 
     def check(self) -> None:
         """Raise PoolExhausted if a step since the last check found no page; one host synchronisation. The rows it
@@ -100,7 +106,7 @@ class DualCache:
 
     def contents(self, layer: int, batch: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[entries, head_dim]`` that a row holds, in the order in which they came."""
-        row = self.rows.layer(layer).layer(batch).layer(head)
+        row = self.layers[layer].layer(batch).layer(head)
         ring = paged_cache.local_positions(row)
         ring = ring[ring >= 0].remainder(row.window)
         region = row.ring_slots + torch.arange(int(row.lengths), device=ring.device)

@@ -190,13 +190,14 @@ def from_settings(settings: Mapping[str, Any], tokenizer: Any, split: str | None
     ``prose`` is a corpus of the repository, whose held-out sentences are the haystack; ``word_count`` the occurrences
     in all corpora of the repository from which on a word is used; ``list_word_tokens`` the tokens of a list word of cwe
     in ``tokenizer`` (0: any number). The other keys are those of :func:`with_files`. ``split`` limits the drawn strings
-    to those a lab model was not trained on; other models take any, as published (None).
+    to those a lab model was not trained on; other models take any, as published (None). TRAIN is what no evaluation
+    uses: the other strings, and the sentences that are not held out.
     """
     files = dict(settings)
     prose, count, length = (files.pop(key, None) for key in ("prose", "word_count", "list_word_tokens"))
     words = corpora.common_words(count) if count else []
     listed = of_length(words, length or 0, lambda s: len(tokenizer.encode(s, add_special_tokens=False)))
-    haystack = corpora.sentences(prose, "heldout") if prose else []
+    haystack = corpora.sentences(prose, "train" if split == TRAIN else "heldout") if prose else []
     return with_files(offline(haystack, words, split, listed), **files)
 
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from kvrepro.benchmarks import ruler
 from kvrepro.benchmarks.example import render
-from kvrepro.benchmarks.ruler.draws import TRAIN, of_length
+from kvrepro.benchmarks.ruler.draws import TRAIN
 from kvrepro.data import corpora
 from kvrepro.data.sources import source as corpus_source
 from kvrepro.errors import InputError, unknown
@@ -112,9 +112,8 @@ class Formats:
 
 def formats(tokenizer, chat: bool, split: str, prose: str, word_count: int, list_word_tokens: int, tasks=None):
     """The ``ruler`` source."""
-    words = corpora.common_words(word_count)
-    listed = of_length(words, list_word_tokens, lambda s: len(_encode(tokenizer, s)))
-    made = ruler.offline(corpora.sentences(prose, "train"), words, TRAIN, listed)
+    settings = {"prose": prose, "word_count": word_count, "list_word_tokens": list_word_tokens}
+    made = ruler.from_settings(settings, tokenizer, split=TRAIN)
     filler = texts(tokenizer, False, split, [prose], "", whole=False)
     for task in tasks or ():
         if task not in ruler.TASKS:
