@@ -145,7 +145,7 @@ def unanswered_note(rows: pd.DataFrame) -> str:
 
 def judged_note(rows: pd.DataFrame) -> str:
     """The sentence, with a space after it, about tasks whose published score is that of a judge model."""
-    tasks = helmet.judged(tuple(rows["task"].unique())) if rows["experiment"].iloc[0] == helmet.BENCHMARK else ()
+    tasks = helmet.judged(rows["task"].unique()) if rows["experiment"].iloc[0] == helmet.BENCHMARK else ()
     return f"No judge was run: {', '.join(tasks)} by ROUGE-L F1. " if tasks else ""
 
 

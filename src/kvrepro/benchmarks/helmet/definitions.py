@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -67,6 +67,6 @@ def least(name: str) -> float:
     return 15 if task(name).metric == "rouge_l_f1" else 10
 
 
-def judged(names: Mapping[str, Any] | tuple[str, ...]) -> tuple[str, ...]:
+def judged(names: Iterable[str]) -> tuple[str, ...]:
     """Those of some tasks whose scores in the paper come from a judge model, which is not run here."""
     return tuple(name for name in names if name in TASKS and task(name).judge)

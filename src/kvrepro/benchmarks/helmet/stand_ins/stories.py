@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvrepro.benchmarks.helmet.stand_ins.draft import Draft, prose, worlds
 from kvrepro.benchmarks.ruler import facts
 from kvrepro.benchmarks.ruler.problem import Request, scatter
@@ -36,7 +38,8 @@ def book(request: Request) -> Draft:
     )
 
 
-def _questions(request: Request, form) -> Draft:
+def _questions(request: Request, form: Callable[[int, facts.Query, str], dict]) -> Draft:
+    """Questions about people and towns of one text; ``form`` puts number, question and text into a row."""
     known, rng = worlds(request), request.rng("queries")
     asked = [rng.choice(world.person_queries + world.town_queries) for world in known(DEMOS + 1)]
     paragraphs = [text for world in known(PEOPLE) for text in (world.person, world.town)]
