@@ -30,6 +30,7 @@ include: "workflow/rules/estimators.smk"
 include: "workflow/rules/observations.smk"
 include: "workflow/rules/gates.smk"
 include: "workflow/rules/write_gates.smk"
+include: "workflow/rules/patterns.smk"
 include: "workflow/rules/accuracy.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
@@ -46,6 +47,7 @@ localrules:
     estimators,
     observations,
     gates,
+    patterns,
     accuracy,
     tables,
     figures,
@@ -64,6 +66,7 @@ rule all:
         rules.estimators.input,
         rules.observations.input,
         rules.gates.input,
+        rules.patterns.input,
         rules.accuracy.input,
         rules.tables.input,
         rules.figures.input,

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from profile_rows import profile_rows
-from synthetic_admission import admission_rows, validation_rows
+from synthetic_admission import admission_rows, local_cache_rows, pattern_rows
+from synthetic_bounded import bounded_rows
 from synthetic_costs import benchmark_rows
 from synthetic_observations import observation_rows
 from synthetic_rows import accuracy_rows, predictor_rows, scbench_rows
@@ -20,11 +21,15 @@ from kvrepro.benchmarks import helmet, scbench
 from kvrepro.benchmarks.ruler import TASKS
 from kvrepro.claims import comparisons, queries, verdicts
 from kvrepro.claims.admission import ADMISSION_QUERIES
+from kvrepro.claims.bounded import BOUNDED_QUERIES
+from kvrepro.claims.growth import GROWTH_QUERIES
 from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import Claim, Query, Tolerance, claims, query_functions
+from kvrepro.claims.patterns import PATTERN_QUERIES
 from kvrepro.claims.queries import QUERIES, Evidence, NoRows, ask
 from kvrepro.claims.report import COLUMNS, Measured, judge, markdown, measured
 from kvrepro.claims.scoring import SCORING_QUERIES
+from kvrepro.claims.selection import SELECTION_QUERIES
 from kvrepro.profiling import scoring
 from kvrepro.profiling.settings import load as load_profile
 from kvrepro.results import write_rows
@@ -343,9 +348,9 @@ def test_every_claim_with_a_query_can_be_asked(whole):
     answered, known = set(), query_functions()
     profile = profile_rows(load_profile("h200"))
     profiled = {model: Evidence(model, profile[profile["model"] == model]) for model in profile["model"].unique()}
-    admitted = pd.concat(
-        [admission_rows("helmet", tasks=helmet.TASKS), admission_rows("ruler"), validation_rows()], ignore_index=True
-    )
+    benchmarks = [admission_rows("helmet", tasks=helmet.TASKS), admission_rows("ruler"), bounded_rows()]
+    admitted = Evidence("lab-dense", pd.concat([*benchmarks, local_cache_rows(), pattern_rows()], ignore_index=True))
+    of_admission = (*ADMISSION_QUERIES, *SELECTION_QUERIES, *PATTERN_QUERIES, *GROWTH_QUERIES, *BOUNDED_QUERIES)
     scored = scoring.tidy(benchmark_rows(scoring.load()), "h200")
     for entry in claims():
         if entry.query is None:
@@ -354,8 +359,8 @@ def test_every_claim_with_a_query_can_be_asked(whole):
         about = whole
         if entry.query.function in {query.__name__ for query in LATENCY_QUERIES}:
             about = profiled[entry.models[0] if entry.models else "Llama-3.1-8B-Instruct"]
-        elif entry.query.function in {query.__name__ for query in ADMISSION_QUERIES}:
-            about = Evidence("lab-dense", admitted)
+        elif entry.query.function in {query.__name__ for query in of_admission}:
+            about = admitted
         if entry.query.function in {query.__name__ for query in SCORING_QUERIES}:
             about = Evidence(entry.models[0], scored[scored["model"] == entry.models[0]])
         for parameters in queries.calls(about, entry.query).values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from synthetic_admission import DECIDED, admission_rows, validation_rows
+from synthetic_admission import DECIDED, admission_rows, local_cache_rows, pattern_rows, validation_rows
 
 from kvrepro.benchmarks.helmet import TASKS
 from kvrepro.claims.evidence import Evidence, NoRows
@@ -14,11 +14,17 @@ from kvrepro.claims.report import Measured, judge
 
 HELMET = {"benchmark": "helmet"}
 SUMMARIES = ["infbench_sum_eng", "multi_lexsum"]
+BOTH = {"a": "wg_kv+quest", "b": "quest", "benchmark": "ruler"}
 
 
 @pytest.fixture(scope="module")
 def evidence():
-    rows = [admission_rows("helmet", tasks=TASKS), admission_rows("ruler", items=10), validation_rows()]
+    rows = [
+        admission_rows("helmet", tasks=TASKS),
+        admission_rows("ruler", items=10),
+        local_cache_rows(),
+        pattern_rows(),
+    ]
     return Evidence("lab-dense", pd.concat(rows, ignore_index=True))
 
 
@@ -37,9 +43,29 @@ def evidence():
         ("smallest_lead", {"a": "local_attention", "b": "wg_kv", "below": 0.4, **HELMET}, -50),
         ("admitted_share", {"method": "wg_kv", "benchmark": "ruler"}, 0.6),
         ("admitted_share", {"method": "local_attention", "benchmark": "ruler"}, 1),
+        ("admitted_share", {"method": "quest", "benchmark": "ruler"}, 1),
+        ("left_out", {"method": "wg_kv+quest", "benchmark": "ruler"}, 70),
+        ("selection_gap", {"a": "wg_kv+quest", "b": "quest", **HELMET}, 25),  # the first of two that are as far
+        ("selection_cost", {"quantity": "bytes", **BOTH}, 0.3),
+        ("selection_cost", {"quantity": "candidates", **BOTH}, (0.3 - 32 / 1004.5) / (1 - 32 / 1004.5)),
+        ("growth_ratio", {"quantity": "attended"}, 0.75),
+        ("growth_ratio", {"quantity": "evictions"}, 0.25),
+        ("growth_ratio", {"quantity": "first_eviction"}, 2),
+        ("distant_attention_share", {}, 0.8),
+        ("crosswise_pairs", {}, 40),
+        ("transient_attention", {}, 3),
+        ("head_size_ratio", {"a": "html_to_tsv", "b": "code", "statistic": "mean"}, 0.5),
+        ("head_size_ratio", {"a": "code", "b": "html_to_tsv", "statistic": "variation"}, 0.2020 / 0.9147),
+        ("neighbouring_heads", {}, (0.2 + 0.8) / 2),  # in the first layer, mean over both kinds
         ("lambda_effect", {"quantity": "size"}, 0.18),
         ("lambda_effect", {"quantity": "loss"}, 0.01 / 0.36 - 0.01 / 0.72),
         ("threshold_excess", {}, 1),
+        ("local_cache_loss", {"quantity": "ratio"}, 3),
+        (
+            "local_cache_loss",
+            {"quantity": "widening"},
+            2 * (0.12 - 0.01 / 0.72),
+        ),  # sizes 0.1 and 0.76
         ("gates_decided", {}, min(DECIDED.values())),
     ],
     ids=str,
@@ -76,12 +102,49 @@ def test_a_threshold_off_the_frontier_is_found(evidence):
         ("score_at_size", {"method": "wg_kv", "size": 0.25, "benchmark": "scbench"}),
         ("smallest_lead", {"a": "wg_kv", "b": "local_attention", "below": 0.09, **HELMET}),
         ("admitted_share", {"method": "kvzip", "benchmark": "ruler"}),
+        ("selection_gap", {"a": "wg_kv+quest", "b": "kvzip", **HELMET}),
+        ("selection_gap", BOTH | {"benchmark": "scbench"}),
+        ("selection_cost", BOTH | {"b": "kvzip", "quantity": "bytes"}),
+        ("head_size_ratio", {"a": "html_to_tsv", "b": "vt", "statistic": "mean"}),
     ],
     ids=str,
 )
 def test_rows_that_do_not_answer(evidence, function, parameters):
     with pytest.raises(NoRows):
         ask(evidence, function, parameters)
+
+
+def test_a_cache_that_is_never_full_says_nothing_of_evictions():
+    rows = pattern_rows()
+    rows.loc[rows["metric"] == "evictions", "value"] = 0.0
+    with pytest.raises(NoRows, match="longer documents"):
+        ask(Evidence("lab-dense", rows), "growth_ratio", {"quantity": "attended"})
+
+
+def test_the_most_that_a_bounded_cache_held_counts_failed_answers_too():
+    rows = admission_rows("reasoning", tasks=("registers",))
+    own = rows[rows["method"] == "dense"].assign(
+        method="snapkv@budget=100", options='{"bounding": {"method": "snapkv", "budget": 100}}', peak_entries=550.0
+    )
+    own.loc[own["item"] == 3, ["peak_entries", "ok"]] = [630, False]
+    evidence = Evidence("lab-dense", pd.concat([rows, own], ignore_index=True))
+    found = ask(evidence, "peak_over_budget", {"method": "snapkv", "benchmark": "reasoning"})
+    assert found.value == pytest.approx(630 / (6 * 100))
+    with pytest.raises(NoRows):
+        ask(evidence, "peak_over_budget", {"method": "wg_kv+snapkv", "benchmark": "reasoning"})
+
+
+@pytest.mark.parametrize("function", ["distant_attention_share", "transient_attention", "neighbouring_heads"])
+def test_patterns_that_were_not_measured(function):
+    with pytest.raises(NoRows):
+        ask(Evidence("lab-dense", admission_rows()), function, {})
+
+
+def test_without_gates_of_both_kinds_or_a_common_size_nothing_is_said_of_the_local_cache():
+    apart = [validation_rows(), validation_rows(lambdas=(0.64,), thresholds=(0.1,), window=1).assign(budget=0.9)]
+    for rows in (validation_rows(), pd.concat(apart)):
+        with pytest.raises(NoRows):
+            ask(Evidence("lab-dense", rows), "local_cache_loss", {"quantity": "ratio"})
 
 
 def test_one_lambda_or_one_threshold_answers_nothing_about_several():
@@ -119,4 +182,14 @@ def test_a_lab_model_is_judged_on_stand_ins_as_such(evidence):
     assert judged.loc["wg-f11-lambda-shrinks-cache", "verdict"] == "direction holds"
     assert judged.loc["wg-f11-lambda-raises-loss", "measured"] == pytest.approx(0.0138889, rel=1e-4)
     assert judged.loc["wg-t1-admission-slows-growth", "verdict"] == "reproduced"  # said of any model
+    for claim in ("wg-t1-selection-keeps-memory", "wg-f2a-admission-and-selection"):
+        assert judged.loc[claim, "verdict"] in ("reproduced", "direction holds")
+    for claim in ("wg-s23-skewed-utility", "wg-f3-head-specific", "wg-f3-transient-utility", "wg-f13-task-sensitivity"):
+        assert judged.loc[claim, "verdict"] == "direction holds"
+    for claim in ("wg-f12-local-cache-needed", "wg-f12-gap-widens"):
+        assert judged.loc[claim, "verdict"] == "direction holds"
+    for claim in ("wg-f2b-eviction-starts-later", "wg-f2b-fewer-attended-entries"):
+        assert judged.loc[claim, "verdict"] == "direction holds"
+    assert judged.loc["wg-f13-heads-decide-apart", "verdict"] == "undecided"  # 0.5 is neither above nor below 0.5
+    assert judged.loc["wg-f9-quest-curves-overlap", "verdict"] == "not built"
     assert judged.loc["wg-s33-gates-become-binary", "verdict"] == "direction holds"

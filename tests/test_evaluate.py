@@ -311,8 +311,8 @@ def test_a_gate_decides_how_much_is_held(tiny_dense):
 def test_an_entry_that_was_not_admitted_is_marked(tiny_dense, monkeypatch):
     real = protocol.feed
 
-    def feed(lm, cache, tokens, rows):
-        real(lm, cache, tokens, rows)
+    def feed(lm, cache, *more):
+        real(lm, cache, *more)
         cache.layers[1].decisions[0][:, 0, 3] ^= True
 
     monkeypatch.setattr(protocol, "feed", feed)
@@ -377,3 +377,25 @@ def test_a_full_child_that_differs_is_marked_and_the_reference_keeps_its_answer(
     after, full = dense()
     assert list(after["prediction"]) == list(before["prediction"]) and after["ok"].all()
     assert (full["failed_checks"] == "identity").any()
+
+
+@pytest.mark.parametrize("model", ["tiny_dense", "tiny_hybrid"])
+def test_arms_that_admit_the_same_share_a_prefill(model, request, monkeypatch):
+    """What is fed, in rows; and nobody's answer depends on who shares the prefill."""
+    lm, fed, real = request.getfixturevalue(model), [], protocol.feed
+
+    def feed(lm, cache, tokens, rows, bounds):
+        fed.append(rows)
+        real(lm, cache, tokens, rows, bounds)
+
+    monkeypatch.setattr(protocol, "feed", feed)
+    admitted = {"admission": {"method": "local_attention", "sinks": 4}}
+    quest = {"selection": {"method": "quest", "local": 8}}
+    methods = {
+        "alone": admitted,
+        "both": admitted | quest | {"over": {"selection": {"budget": [24, 2000]}}},
+    }
+    made = arms_of(methods, [0.2, 0.5], "methods", lm)
+    got = pd.DataFrame(evaluate(lm, [example(sentences=12)], made, score, BASE))
+    assert fed == [2, 2] and got["ok"].all()  # two kept fractions: alone, and with all selections
+    assert answers(got[got["method"] == "both@budget=2000"]) == answers(got[got["method"] == "alone"])

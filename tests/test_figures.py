@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_admission import admission_rows, validation_rows
+from synthetic_admission import admission_rows, local_cache_rows, pattern_rows, validation_rows
+from synthetic_bounded import bounded_rows
 from synthetic_observations import observation_rows
 from synthetic_rows import KEPT, TASKS, accuracy_rows, predictor_rows, scbench_rows
 
@@ -51,6 +52,10 @@ def known(rows, predictors):
         "observations": both,
         "gates": observed,
         "write_gates": validation_rows(),
+        "local_cache": local_cache_rows(),
+        "patterns": pattern_rows(),
+        "reasoning": bounded_rows(),
+        "primitives": pd.concat([pattern_rows(), admission_rows()], ignore_index=True),
     }
 
 
@@ -204,7 +209,8 @@ def test_a_method_nobody_listed_gets_its_own_line_and_always_the_same_look(rows)
 
 def test_listed_looks_differ_in_color_and_marker():
     for known in (style.METHODS, style.PREDICTORS):
-        gatesight = {n: v for n, v in known.items() if n not in ("wg_kv", "duo_attention")}  # of another paper
+        elsewhere = ("wg_kv", "duo_attention", "quest", "wg_kv+quest", "wg_kv+snapkv")  # in the other paper's figures
+        gatesight = {n: v for n, v in known.items() if n not in elsewhere}
         looks = [(look.color, look.marker) for look in gatesight.values()]
         assert len(set(looks)) == len(looks)
         assert not {look.color for look in known.values()} & set(style.SPARE_COLORS)

@@ -12,6 +12,7 @@ from synthetic_admission import (
     LAMBDAS,
     THRESHOLDS,
     admission_rows,
+    local_cache_rows,
     loss_of,
     size_of,
     validation_rows,
@@ -19,10 +20,10 @@ from synthetic_admission import (
 from synthetic_rows import TASKS
 
 from kvrepro.analysis.cache_sizes import curves
-from kvrepro.analysis.trade_off import lowest_loss, trade_off
+from kvrepro.analysis.trade_off import frontiers, lowest_loss, trade_off
 from kvrepro.errors import InputError
 from kvrepro.figures import style
-from kvrepro.figures.admission import figure_7, figure_11
+from kvrepro.figures.admission import figure_7, figure_11, figure_12
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_rows_that_failed_a_check_have_no_part_in_a_size(rows):
 def test_another_threshold_is_another_curve(rows):
     assert list(curves(rows, threshold=0.5).curves["wg_kv"].sizes) == pytest.approx([0.05], abs=1e-3)
     with pytest.raises(InputError, match="no accuracy rows of an admission method"):
-        curves(rows[rows["method"].isin(["dense", "full", "quest"])])
+        curves(rows[rows["method"].isin(["dense", "full", "quest@budget=64", "wg_kv+quest@budget=64"])])
 
 
 def lines(axes) -> dict:
@@ -133,3 +134,24 @@ def test_figure_11_draws_a_line_a_lambda_and_fills_the_papers_threshold():
     assert sorted(float(x.get_xdata()[0]) for x in filled) == pytest.approx(sorted(size_of(t, 0.1) for t in LAMBDAS))
     with pytest.raises(InputError, match="run the target write_gates"):
         figure_11(validation_rows()[:0])
+
+
+def test_gates_without_a_local_cache_are_apart():
+    both = local_cache_rows()
+    local, without = trade_off(both), trade_off(both, local=False)
+    assert local.points == without.points and local.rows == without.rows == 24
+    assert without.loss.value == pytest.approx(3 * local.loss.value)
+    sizes, own, other = frontiers(local, without)
+    assert list(sizes) == pytest.approx(sorted(size_of(t, x) for t in LAMBDAS for x in THRESHOLDS))
+    assert other.value == pytest.approx(3 * own.value) and other.draws == pytest.approx(3 * own.draws)
+    with pytest.raises(InputError, match="without a local cache; run the target write_gates"):
+        trade_off(validation_rows(), local=False)
+
+
+def test_figure_12_draws_both_frontiers():
+    figure = figure_12(local_cache_rows(), lab=True)
+    axes = figure.axes[0]
+    with_local, without = axes.get_lines()
+    assert with_local.get_label() == "with local cache" and axes.get_yscale() == "log"
+    assert list(without.get_ydata()) == pytest.approx([3 * y for y in with_local.get_ydata()])
+    assert min(with_local.get_xdata()) == pytest.approx(size_of(0.64, 0.5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 import yaml
 
+from kvrepro.benchmarks.ruler.draws import split_of
 from kvrepro.data import sources
 from kvrepro.errors import InputError
 from kvrepro.methods import head_profile
@@ -151,6 +153,20 @@ def test_rows_of_the_formats_end_with_question_and_answer(tiny_dense):
     question = text.split("<|endoftext|>")[0]
     number = question.rsplit(" ", 1)[1]
     assert len(ids) == 900 and number.isdigit() and question.count(number) == 2, "the answer is in the context"
+
+
+def test_rows_of_programs_hold_the_whole_trace(tiny_dense):
+    entry = {"kind": "registers", "registers": 4, "prose": "lexicon"}
+    source, held_out = (read_source(entry, tiny_dense.tokenizer, False, split) for split in ("train", "heldout"))
+    ids = source.row(np.random.default_rng(0), 900)
+    program, *filler = tiny_dense.tokenizer.decode(ids).split("<|endoftext|>")
+    rounds = int(re.search(r"Run (\d+) rounds", program).group(1))
+    digits = re.findall(r"= \w{3} (\d)", program)
+    assert len(ids) == 900 and filler and f"round {rounds}:" in program and len(digits) == 4 * rounds
+    assert program.splitlines()[-1].startswith("Registers: ")
+    names = re.findall(r"\b[A-Z]{3}\b", program)
+    assert {split_of(name) for name in names} == {"train"}
+    assert held_out.row(np.random.default_rng(0), 900) != ids
 
 
 def test_a_sweep_trains_writes_and_resumes(tiny_dense, recipe, tmp_path):

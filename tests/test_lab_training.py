@@ -1,5 +1,6 @@
 import json
 import random
+import re
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvrepro.benchmarks import ruler
 from kvrepro.benchmarks.example import render
+from kvrepro.benchmarks.reasoning import registers
 from kvrepro.benchmarks.ruler.definitions import TASKS
 from kvrepro.benchmarks.ruler.draws import split_of
 from kvrepro.errors import InputError
@@ -143,7 +145,7 @@ def test_fast_forward_equals_transformers(settings):
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [*TASKS, "registers"])
 def test_samples_fit_and_answer(maker, task):
     rng = random.Random(5)
     for length in (700, 1600):
@@ -175,6 +177,23 @@ def test_training_strings_are_not_evaluation_strings(maker):
         if task != "qa_1":  # trades, goods and years have no split
             assert {split_of(s.strip()) for s in strings} == {"train"}
     assert all(split_of(word) == "train" for word in maker.texts.list_words)
+
+
+def test_register_programs_are_written_as_the_benchmark_asks_them(maker, data):
+    length, tokenizer = 1800, AutoTokenizer.from_pretrained(data)
+    example = registers.generate(1, length, 5, tokenizer, 0, "eval")[0]
+    sample = maker.sample(random.Random(4), "registers", length)
+    instruction, context, question, reply = ("".join(s for s, _ in piece) for piece in sample)
+    assert instruction == example.instruction
+    names = re.findall(r"[A-Z]{3}", context)
+    program = re.findall(r"(\w{3}) \+ (\w{3}) = (\w{3})", context)
+    digits = {name: int(digit) for name, digit in re.findall(r"(\w{3}) (\d)", context)}
+    assert registers.Program(digits, tuple(program)).context == context
+    assert {split_of(name) for name in names} == {"train"} and 3 <= len(program) <= 8
+    rounds = reply.count("round")
+    assert rounds > 1 and question == registers.question(rounds)
+    assert reply == registers.Program(digits, tuple(program)).run(rounds)[0]
+    assert {code for _, code in sample[3]} == {ANSWER}
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -431,3 +450,12 @@ def test_config_errors_name_the_key(tmp_path):
     path.write_text(text.replace("lengths: {512: 0.7", "lengths: {500: 0.7"))
     with pytest.raises(InputError, match="row length 500"):
         load_config(path)
+    path.write_text("extends: lab-dens")
+    with pytest.raises(InputError, match=r"lab-dens\.yaml"):
+        load_config(path)
+
+
+def test_a_config_may_extend_another_by_a_part():
+    base, more = (load_config(ROOT / f"config/lab/{name}.yaml") for name in ("lab-dense", "lab-dense-registers"))
+    assert more.parts[:-1] == base.parts and more.model == base.model and more.name == "lab-dense-registers"
+    assert more.parts[-1].stages[0].tasks["registers"] == 70

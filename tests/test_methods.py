@@ -234,8 +234,7 @@ def test_the_score_of_a_page_bounds_those_of_its_keys():
     from kvrepro.methods.selection.quest import page_scores
 
     query, cache = held(3, gaps=False)
-    page = torch.arange(90).expand(2, 2, 90) // 9
-    bounds = page_scores(query, cache.keys, page, 10)
+    bounds = page_scores(query, cache.keys.unflatten(2, (10, 9)))
     exact = (query.view(2, 2, 2, 8) @ cache.keys.mT).amax(2).unflatten(-1, (10, 9)).amax(-1)
     assert (bounds >= exact - 1e-5).all() and not torch.allclose(bounds, exact)
 

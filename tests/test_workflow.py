@@ -26,6 +26,7 @@ import kvrepro.config
 import kvrepro.identity
 from kvrepro import locks
 from kvrepro.methods import eviction
+from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
 from kvrepro.results import config_hash, read_rows, sha256_file
 
@@ -80,7 +81,10 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
                 "methods": {
                     "wg_kv": {"over": {"admission": {"trade_off": [0.08, 0.64]}}},
                     "local_attention": {"admission": {"sinks": 4}},
-                    "quest": {"selection": {"method": "quest", "budget": 64, "local": 16}},
+                    "quest": {"selection": {"local": 16}, "over": {"selection": {"budget": [64, 128]}}},
+                    "wg_kv+quest": {"over": {"selection": {"budget": [64]}}},
+                    "snapkv": {"over": {"bounding": {"budget": [64]}}},
+                    "wg_kv+snapkv": {"over": {"admission": {"trade_off": [0.64]}, "bounding": {"budget": [64]}}},
                 },
             },
         },
@@ -88,11 +92,19 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
             "ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]},
             "scbench": {"items": 1, "length": 1000, "turns": 2, "most_new_tokens": 8, "tasks": ["vt", "many_shot"]},
             "helmet": {"items": 1, "length": 1000, "most_new_tokens": 8, "tasks": ["trec_fine"]},
+            "reasoning": {"items": 1, "length": 640, "registers": 3},
         },
         "observations": {
             "windows": [2, 6],
             "sets": [{"tokens": 64, "documents": 3}],
             "ruler": {"length": 600, "items": 1, "tasks": ["niah_single_1", "qa_1"]},
+        },
+        "patterns": {
+            "documents": 1,
+            "tokens": 200,
+            "contexts": {"vt": None, "qa_1": {"benchmark": "ruler", "task": "qa_1"}},
+            "items": 1,
+            "bounding": {"budget": 64},
         },
         "gates": {"calibration": 1, "documents": 1, "share": 0.25, "draws": 1, "rows": 4},
         "budgets": {"tasks": ["qa_1"], "items": 1, "kept": [0.2]},
@@ -177,7 +189,9 @@ DRAWN = {"table_1": 1, "table_5": 1, "figure_5": 1, "figure_8": 1} | OBSERVED  #
 OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
 OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
-OF_WRITE_GATES = {"wg_kv_figure_7": 1, "wg_kv_figure_7_ruler": 1, "wg_kv_figure_11": 1}
+OF_REASONING = {"wg_kv_figure_10": 1, "wg_kv_figure_16": 1}
+OF_WRITE_GATES = {f"wg_kv_figure_{n}": 1 for n in (7, "7_ruler", 9, 11, 12)} | OF_REASONING
+OF_PATTERNS = {"pattern_rows": 1, "wg_kv_figure_2b": 1, "wg_kv_figure_3": 1, "wg_kv_figure_13": 1, "wg_kv_table_1": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
     "table_3": 1,
@@ -214,7 +228,11 @@ def test_everything_is_made_once(finished):
             for n in ("4a", "4b", "5", "8", "9", "11")
             for kind in ("pdf", "png")
         ),
-        *(f"figures/test/wg_kv/figure_{n}.{kind}" for n in (7, 11) for kind in ("pdf", "png")),
+        *(
+            f"figures/test/wg_kv/figure_{n}.{kind}"
+            for n in ("2b", 3, 7, 9, 10, 11, 12, 13, 16)
+            for kind in ("pdf", "png")
+        ),
     } <= made
 
 
@@ -263,13 +281,14 @@ def test_a_key_reruns_only_the_jobs_that_use_it(run):
 
 def test_kept_fractions_rerun_the_evaluation_alone(run):
     edit(run, experiments={"gatesight": {"kept": [0.5, 1.0]}, "wg_kv": {"kept": [0.5, 1.0]}})
-    assert planned(run) == {"benchmark_accuracy": 7} | OF_ACCURACY | OF_SCBENCH | {
+    assert planned(run) == {"benchmark_accuracy": 8} | OF_ACCURACY | OF_SCBENCH | OF_REASONING | {
         "table_helmet_tasks": 1,
         "table_ruler": 2,
         "table_ruler_tasks": 2,
         "unpruned_accuracy": 2,
         "wg_kv_figure_7": 1,
         "wg_kv_figure_7_ruler": 1,
+        "wg_kv_figure_9": 1,
     }
 
 
@@ -280,15 +299,17 @@ def test_a_method_brings_what_it_needs(run):
 
 def test_write_gates_are_trained_where_the_tier_names_their_method(run):
     evaluated = {"unpruned_accuracy": 1, "table_ruler": 1, "table_ruler_tasks": 1, "claims_of_tier": 1}
-    evaluated |= {"benchmark_accuracy": 3, "table_helmet_tasks": 1}
+    evaluated |= {"benchmark_accuracy": 4, "table_helmet_tasks": 1}
     edit(run, write_gates={"recipe": {"steps": 3}})  # the rows that heads are identified on have this recipe, too
-    both = {"write_gates_of_model": 1, "head_profile_of_model": 1}
-    assert planned(run) == both | evaluated | OF_WRITE_GATES
+    both = {"write_gates_of_model": 1, "write_gates_without_local_cache": 1, "head_profile_of_model": 1}
+    assert planned(run) == both | evaluated | OF_WRITE_GATES | OF_PATTERNS
     path = run / "config/tiers/test.yaml"
     tier = yaml.safe_load(path.read_text()) | {"write_gates": {"recipe": {}, "head_profile": {"steps": 2}}}
-    tier["experiments"]["wg_kv"]["methods"] |= {"wg_kv": None, "duo_attention": None}
+    gated = ("wg_kv", "duo_attention", "wg_kv+quest", "wg_kv+snapkv")
+    tier["experiments"]["wg_kv"]["methods"] |= dict.fromkeys(gated)
     path.write_text(yaml.safe_dump(tier))
-    assert planned(run) == evaluated
+    gates = {"write_gates_of_model": 1} | OF_PATTERNS
+    assert planned(run) == {"wg_kv_figure_9": 1} | gates | evaluated
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
@@ -305,14 +326,16 @@ def test_dates_start_nothing_and_content_does(run):
     shard.write_bytes(content)
     assert planned(run) == {
         "write_gates_of_model": 1,
+        "write_gates_without_local_cache": 1,
         "head_profile_of_model": 1,
-        "benchmark_accuracy": 3,
+        "benchmark_accuracy": 4,
         "unpruned_accuracy": 1,
         "table_ruler": 1,
         "table_ruler_tasks": 1,
         "table_helmet_tasks": 1,
         "claims_of_tier": 1,
         **OF_WRITE_GATES,
+        **OF_PATTERNS,
     }
 
 
@@ -323,10 +346,13 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
         shutil.copy(file, target)
     found = planned(run, "all", "reference")
     of_accuracy = {"table_3": 1, "table_ruler": 2, "table_ruler_tasks": 2, "figure_4b": 1, "figure_11": 1}
-    assert found == OF_SCBENCH | of_accuracy | {"table_helmet_tasks": 1} | DRAWN | OF_BUDGETS | OF_WRITE_GATES
-    shutil.rmtree(run / "results/reference/test/accuracy/lab-dense/helmet")  # results from before there was a benchmark
-    younger = {"table_helmet_tasks", "wg_kv_figure_7"}
-    assert planned(run, "all", "reference") == {rule: jobs for rule, jobs in found.items() if rule not in younger}
+    of_patterns = {name: 1 for name in OF_PATTERNS if name != "pattern_rows"} | {"table_helmet_tasks": 1}
+    assert found == OF_SCBENCH | of_accuracy | DRAWN | OF_BUDGETS | OF_WRITE_GATES | of_patterns
+    for younger in ("reasoning", "helmet"):  # older than the benchmarks
+        shutil.rmtree(run / f"results/reference/test/accuracy/lab-dense/{younger}")
+    (run / "results/reference/test/patterns/lab-dense.parquet").unlink()
+    lacking = set(OF_REASONING) | set(of_patterns) | {"wg_kv_figure_7"}
+    assert set(found) - set(planned(run, "all", "reference")) == lacking
 
 
 @pytest.mark.parametrize(
@@ -352,7 +378,7 @@ def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
 @pytest.mark.parametrize("profile", ["default", "h200", "slurm"])
 def test_profiles_pass_a_dry_run(run, profile):
     found = planned(run, "--config", "tier=paper", "--workflow-profile", f"workflow/profiles/{profile}", "--forceall")
-    assert found["benchmark_accuracy"] == 5 * 13 + 2 * 12 + 3 * 14
+    assert found["benchmark_accuracy"] == 5 * 13 + 2 * 12 + 3 * 14 + 3
 
 
 def test_lab_models_are_trained_by_their_own_target(run):
@@ -528,18 +554,28 @@ def test_scripts_from_prompts_to_claims(script, site):
     made = Named(gates="write_gates", rows=learned, provenance=f"{learned}.json")
     Path(learned).parent.mkdir(parents=True)  # as Snakemake does
     script("write_gates", Named(recipe=recipe), made, {"over": gates["recipe"]}, **dense)
+    no_local = "results/test/no_local_cache/lab-dense.parquet"
+    Path(no_local).parent.mkdir(parents=True)
+    over = {"over": gates["recipe"] | gates["no_local_cache"] | {"lambdas": [0.64]}}
+    without = Named(gates="no_local_cache", rows=no_local, provenance=f"{no_local}.json")
+    script("write_gates", Named(recipe=recipe), without, over, **dense)
     found = read_rows(learned)
     lambdas = {json.loads(options)["lambda"] for options in found["options"]}
     assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * 2 * 2 * 2
     params = {"over": gates["head_profile"], "rows": gates["recipe"]}
     script("head_profile", Named(recipe=recipe), Named("head_profile"), params, **dense)
 
+    patterns = "results/test/patterns/lab-dense.parquet"
+    inputs = Named(gates="write_gates", qa_1="lab-dense.jsonl")
+    script("pattern_rows", inputs, Named(rows=patterns), {"settings": config["patterns"]}, **dense)
+    assert set(read_rows(patterns)["experiment"]) == {"token_utility", "token_trace", "head_sizes", "cache_growth"}
+
     experiments = config["experiments"]
     for model, paper, more in (
         ("lab-hybrid", "gatesight", {"triattention": {"eviction": "triattention"}}),
         ("lab-dense", "wg_kv", {}),
     ):
-        named = experiments[paper]["methods"] | more
+        named = running(experiments[paper]["methods"], "ruler") | more
         params = {"kept": experiments[paper]["kept"], "methods": named, "paper": paper}
         out = f"results/test/accuracy/{model}/ruler/qa_1.parquet"
         inputs = Named(model=[], prompts=f"{model}.jsonl", estimators="estimators")
@@ -570,6 +606,17 @@ def test_scripts_from_prompts_to_claims(script, site):
     inputs = Named(model=[], prompts="helmet.jsonl")
     script("accuracy", inputs, Named(rows=labelled), params, model="lab-dense", benchmark="helmet", task="trec_fine")
     assert set(read_rows(labelled)["metric"]) == {"score", "stopped_at_newline"}
+    made = {"name": "reasoning", "settings": config["benchmarks"]["reasoning"], "seed": 42}
+    script("prompts", Named(), Named(prompts=["reasoning.jsonl"], manifest="reasoning.csv"), made, **dense)
+    reasoned = "results/test/accuracy/lab-dense/reasoning/registers.parquet"
+    params = {"kept": [0.2], "methods": running(experiments["wg_kv"]["methods"], "reasoning"), "paper": "wg_kv"}
+    inputs = Named(model=[], prompts="reasoning.jsonl")
+    inputs.write_gates = "write_gates"
+    script("accuracy", inputs, Named(rows=reasoned), params, benchmark="reasoning", task="registers", **dense)
+    found = read_rows(reasoned)
+    assert found["ok"].all() and set(found["metric"]) == {"score", "steps"}
+    assert {m.split("@")[0] for m in found["method"]} == {"dense", "full", "wg_kv", "snapkv", "wg_kv+snapkv"}
+    assert (found.loc[found["method"] == "snapkv@budget=64", "evictions"] > 0).all()
 
     accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
     script("unpruned_accuracy", Named(accuracy), Named("accuracy.json"), {"length": 1000}, **hybrid)
@@ -584,10 +631,14 @@ def test_scripts_from_prompts_to_claims(script, site):
                 "scbench": [turns],
                 "helmet": [labelled],
                 "longproc": [labelled],  # in the same form
+                "reasoning": [reasoned],
                 "predictors": [rows],
                 "observations": [rows, observed],
                 "gates": gated,
                 "write_gates": [learned],
+                "local_cache": [learned, no_local],
+                "patterns": [patterns],
+                "primitives": [patterns, own],
             }[product.reads]
             outputs = Named(pdf=f"{name}.pdf", png=f"{name}.png", csv=f"{name}.csv", md=f"{name}.md")
             script(kind, Named(*read), outputs, {"name": name, "lab": True})

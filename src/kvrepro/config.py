@@ -143,23 +143,50 @@ def check(settings: Mapping[str, Any]) -> None:
     for paper, experiment in settings["experiments"].items():
         _check_methods(f"experiments.{paper}.methods", experiment, described(settings, paper))
         _check_lambdas(f"experiments.{paper}.methods", experiment, settings["write_gates"]["recipe"])
+        if "patterns" in experiment.get("analyses", []):
+            _check_patterns(f"experiments.{paper}", experiment, settings)
 
 
 def _check_lambdas(where: str, experiment: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
     """Gates of every lambda that a method names must be trained, for every model of the experiment."""
     for name, said in experiment["methods"].items():
         for _, parts in settings_of(said, f"{where}.{name}"):
-            if (admission := parts.get("admission", {})).get("method") != "write_gate":
-                continue
-            for model in experiment["models"]:
-                path = RECIPES / f"{model}.yaml"
-                trained = (yamlfile.mapping(path, "write one after those beside it") | recipe).get("lambdas", [])
-                chosen = admission.get("trade_off", trained[0] if len(trained) == 1 else None)
-                if chosen not in trained:
-                    raise InputError(
-                        f"{where}.{name}.admission.trade_off: no gates of lambda {chosen} are trained for {model}; "
-                        f"name one of {', '.join(map(str, trained))}, or add it to lambdas in {path}."
-                    )
+            if (admission := parts.get("admission", {})).get("method") == "write_gate":
+                for model in experiment["models"]:
+                    chosen = admission.get("trade_off")
+                    _check_trained(f"{where}.{name}.admission.trade_off", chosen, model, recipe)
+
+
+def _check_trained(where: str, chosen: float | None, model: str, recipe: Mapping[str, Any]) -> None:
+    """A lambda, which goes without saying where there is one, must be among those that gates of a model are trained
+    for."""
+    path = RECIPES / f"{model}.yaml"
+    trained = (yamlfile.mapping(path, "write one after those beside it") | recipe).get("lambdas", [])
+    if (chosen if chosen is not None or len(trained) != 1 else trained[0]) not in trained:
+        raise InputError(
+            f"{where}: no gates of lambda {chosen} are trained for {model}; name one of "
+            f"{', '.join(map(str, trained))}, or add it to lambdas in {path}."
+        )
+
+
+def _check_patterns(where: str, experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """The analysis ``patterns`` of an experiment: its gates must be trained, and its contexts be at hand."""
+    patterns = settings["patterns"]
+    for model in experiment["models"]:
+        _check_trained("patterns.trade_off", patterns["trade_off"], model, settings["write_gates"]["recipe"])
+    for name, context in patterns["contexts"].items():
+        at = f"patterns.contexts.{name}"
+        if set(context) not in ({"corpus"}, {"benchmark", "task"}):
+            raise InputError(f"{at}: give a corpus, or a benchmark and one of its tasks.")
+        if "benchmark" in context:
+            if context["benchmark"] not in experiment["benchmarks"]:
+                raise unknown("benchmark", context["benchmark"], experiment["benchmarks"], f"{at}, of {where}")
+            tasks = settings["benchmarks"][context["benchmark"]]["tasks"]
+            if context["task"] not in tasks:
+                raise unknown("task", context["task"], tasks, at)
+    for entry in (patterns["code"], *(c["corpus"] for c in patterns["contexts"].values() if "corpus" in c)):
+        if isinstance(entry, str) and entry not in corpora.names():
+            raise unknown("corpus", entry, corpora.names(), "patterns")
 
 
 def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -167,8 +194,11 @@ def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mappi
     for name in experiment["models"]:
         if name not in known:
             raise unknown("model", name, known, f"{where}.models")
-        if experiment.get("analyses"):
+        if set(experiment.get("analyses", [])) - {"patterns"}:
             _check_recurrent(name, known[name], f"{where}.analyses")
+    for method, said in experiment["methods"].items():
+        for name in said.get("benchmarks", []):
+            benchmark(name, f"{where}.methods.{method}.benchmarks")
     for name in experiment["benchmarks"]:
         if name not in settings["benchmarks"]:
             raise unknown("benchmark", name, settings["benchmarks"], f"{where}.benchmarks")
@@ -200,8 +230,9 @@ def described(settings: Mapping[str, Any], paper: str) -> dict[str, dict[str, li
     check of its options and budgets; see :func:`kvrepro.evaluate.arms.described`. Methods are imported only where the
     experiment or any code has changed since it was last described."""
     experiment, where = settings["experiments"][paper], f"experiments.{paper}.methods"
-    shortest = {name: benchmark(name).shortest(settings["benchmarks"][name]) for name in experiment["benchmarks"]}
-    asked = [experiment["methods"], experiment["kept"], where, shortest]
+    found = {name: (benchmark(name), settings["benchmarks"][name]) for name in experiment["benchmarks"]}
+    sizes = {name: (known.shortest(given), known.answers(given)) for name, (known, given) in found.items()}
+    asked = [experiment["methods"], experiment["kept"], where, sizes]
 
     def compute():
         from kvrepro.evaluate import arms

@@ -14,9 +14,11 @@ class Product:
 
     ``reads`` names the rows of one model that ``make`` is given: accuracy, on all benchmarks of the experiment, or the
     name of a benchmark, accuracy on that one where the experiment has it; predictors; observations (with the
-    predictors); gates (with other budgets); or write_gates. ``function`` names it within kvrepro; it is imported when
-    it is called, since the workflow reads this list in every job. ``needs`` names an artefact without whose methods
-    there is nothing to show. ``file`` is the name of its files where that is not the product's own.
+    predictors); gates (with other budgets); write_gates; local_cache (these, and gates without one); patterns; or
+    primitives (these, and accuracy on RULER).
+    ``function`` names it within kvrepro; it is imported when it is called, since the workflow reads this list in every
+    job. ``needs`` names an artefact or a family of methods, or an analysis, without which there is nothing to show.
+    ``file`` is the name of its files where that is not the product's own.
     """
 
     papers: tuple[str, ...]
@@ -49,13 +51,21 @@ FIGURES = {
     "figure_9": Product(GATESIGHT, "scbench", "figures.accuracy.figure_9"),
     "figure_11": Product(GATESIGHT, "ruler", "figures.accuracy.figure_11"),
     "figure_13": Product(GATESIGHT, "gates", "figures.budgets.figure_13"),
+    "wg_kv_figure_2b": Product(WG_KV, "patterns", "figures.patterns.figure_2b", "patterns", "figure_2b"),
+    "wg_kv_figure_3": Product(WG_KV, "patterns", "figures.patterns.figure_3", "patterns", "figure_3"),
     "wg_kv_figure_7": Product(WG_KV, "helmet", "figures.admission.figure_7", "write_gates", "figure_7"),
     "wg_kv_figure_7_ruler": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7_ruler"),
+    "wg_kv_figure_9": Product(WG_KV, "ruler", "figures.selection.figure_9", "selection", "figure_9"),
+    "wg_kv_figure_10": Product(WG_KV, "reasoning", "figures.bounded.figure_10", "write_gates", "figure_10"),
     "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11"),
+    "wg_kv_figure_12": Product(WG_KV, "local_cache", "figures.admission.figure_12", "write_gates", "figure_12"),
+    "wg_kv_figure_13": Product(WG_KV, "patterns", "figures.patterns.figure_13", "patterns", "figure_13"),
+    "wg_kv_figure_16": Product(WG_KV, "reasoning", "figures.bounded.figure_16", "write_gates", "figure_16"),
 }
 
 TABLES = {
     "table_1": Product(GATESIGHT, "predictors", "tables.predictors.table_1"),
+    "wg_kv_table_1": Product(WG_KV, "primitives", "tables.primitives.table_1", "patterns", "table_1"),
     "table_3": Product(GATESIGHT, "accuracy", "tables.budgets.table_3"),
     "table_4": Product(GATESIGHT, "gates", "tables.budgets.table_4"),
     "table_5": Product(GATESIGHT, "predictors", "tables.predictors.table_5"),
@@ -72,14 +82,17 @@ TABLES = {
     "scbench_scorer_tasks": Product(GATESIGHT, "scbench", "tables.scbench.scorer_tasks"),
 }
 
-#: Figures of the latency profile, from its rows; they belong to no model.
+#: Figures of the latency profile, from its rows; they belong to no model. ``needs`` is the part of it that they show.
 PROFILE_FIGURES = {
-    name: Product(("wg_kv",), "profile", f"figures.{module}.{name}")
-    for module, names in {
-        "latency": ("figure_1", "figure_4", "figure_8", "figure_15", "sweeps"),
-        "roofline": ("roofline",),
-    }.items()
-    for name in names
+    name: Product(("wg_kv",), "profile", f"figures.{module}.{name}", needs=part)
+    for name, module, part in (
+        ("figure_1", "latency", "end_to_end"),
+        ("figure_4", "latency", "kernels"),
+        ("figure_8", "latency", "end_to_end"),
+        ("figure_15", "latency", "end_to_end"),
+        ("sweeps", "latency", "sweeps"),
+        ("roofline", "roofline", "kernels"),
+    )
 }
 
 #: Tables of the scoring cost, from the benchmark's rows; they belong to no model of a tier.

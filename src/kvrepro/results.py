@@ -52,6 +52,8 @@ ANSWERS = SCHEMA.add_columns(
         "protected": pa.Column(int, pa.Check.ge(0)),
         "kept_entries": pa.Column(int, pa.Check.gt(0), description="entries held over all layers and KV heads"),
         "bytes_held": pa.Column(int, pa.Check.gt(0)),
+        "peak_entries": pa.Column(int, pa.Check.gt(0), required=False, description="most held up to the answer's end"),
+        "evictions": pa.Column(int, pa.Check.ge(0), required=False, description="of context, question and answer"),
         "prompt_sha256": pa.Column(str, pa.Check.str_length(64, 64)),
         "token_sha256": pa.Column(str, pa.Check.str_length(64, 64)),
         "finish_reason": pa.Column(str, pa.Check.isin(["eos", "length"])),

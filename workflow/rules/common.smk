@@ -9,6 +9,7 @@ from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
 from kvrepro.labels import documents
+from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
 from kvrepro.models import registry
 
@@ -23,6 +24,7 @@ MODELS = list(dict.fromkeys(model for experiment in EXPERIMENTS.values() for mod
 DESCRIBED = {paper: described(config, paper) for paper in EXPERIMENTS}
 RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
 CORPORA = {documents.name(entry): entry for entry in config["labels"]["corpora"]}
+LOCAL_CACHE = ("write_gates", "no_local_cache")
 GPU = int(config["device"].startswith("cuda"))
 
 # Committed results of other tiers, in the layout of results/<tier>, of which figures, tables and claims are drawn too.
@@ -146,7 +148,7 @@ def paper_of(wildcards):
 
 
 def methods_of(wildcards):
-    return EXPERIMENTS[paper_of(wildcards)]["methods"]
+    return running(EXPERIMENTS[paper_of(wildcards)]["methods"], wildcards.benchmark)
 
 
 def kept_of(wildcards):
@@ -155,7 +157,7 @@ def kept_of(wildcards):
 
 def method_identity(wildcards):
     methods = DESCRIBED[paper_of(wildcards)]
-    return {name: identity.code(method["files"]) for name, method in methods.items()}
+    return {name: identity.code(methods[name]["files"]) for name in methods_of(wildcards)}
 
 
 def needed(where, paper):
@@ -164,14 +166,36 @@ def needed(where, paper):
     return sorted({field for method in methods.values() for field in method["artifacts"]})
 
 
+def offered(where, paper):
+    """What figures may need of the experiment of a paper: its analyses, the artefacts of its methods, and the families
+    that these are of."""
+    experiment = SETTINGS[where]["experiments"].get(paper, {"methods": {}})
+    families = {part for method in experiment["methods"].values() for part in method}
+    return {*experiment.get("analyses", []), *needed(where, paper), *families}
+
+
 def artifacts(wildcards):
     """What the methods of a model need from the workflow, by the name of their field."""
-    fields = needed(HERE, paper_of(wildcards))
+    methods = DESCRIBED[paper_of(wildcards)]
+    fields = sorted({field for name in methods_of(wildcards) for field in methods[name]["artifacts"]})
     return {field: f"{RESULTS}/{field}/{wildcards.model}.safetensors" for field in fields}
 
 
 def write_gate_rows(wildcards):
     return f"results/{wildcards.where}/write_gates/{model_of(wildcards)}.parquet"
+
+
+def local_cache_rows(wildcards):
+    """Validation of write gates with the recipe's window, and of those without a local cache."""
+    return [f"results/{wildcards.where}/{folder}/{model_of(wildcards)}.parquet" for folder in LOCAL_CACHE]
+
+
+def pattern_rows(wildcards):
+    return f"results/{wildcards.where}/patterns/{model_of(wildcards)}.parquet"
+
+
+def primitive_rows(wildcards):
+    return [pattern_rows(wildcards), *accuracy_files(wildcards.where, model_of(wildcards), "ruler")]
 
 
 READS = {
@@ -180,6 +204,9 @@ READS = {
     "observations": observation_rows,
     "gates": gate_rows,
     "write_gates": write_gate_rows,
+    "local_cache": local_cache_rows,
+    "patterns": pattern_rows,
+    "primitives": primitive_rows,
 } | {name: accuracy_rows_on(name) for name in BENCHMARKS}
 DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "analysis"])
 
@@ -200,9 +227,10 @@ def drawable(product, where, paper, suffix):
 
 def table_files(where):
     return [
-        f"results/{where}/tables/{paper}/{name}{suffix}.{kind}"
+        f"results/{where}/tables/{paper}/{table.file or name}{suffix}.{kind}"
         for name, table in TABLES.items()
         for paper in made_for(table, where)
+        if table.needs is None or table.needs in offered(where, paper)
         for suffix in suffixes(where, paper)
         if drawable(table, where, paper, suffix)
         for kind in ("csv", "md")
@@ -214,7 +242,7 @@ def figure_files(where):
         f"figures/{where}/{paper}/{figure.file or name}{suffix}.{kind}"
         for name, figure in FIGURES.items()
         for paper in made_for(figure, where)
-        if figure.needs is None or figure.needs in needed(where, paper)
+        if figure.needs is None or figure.needs in offered(where, paper)
         for suffix in suffixes(where, paper)
         if drawable(figure, where, paper, suffix)
         for kind in ("pdf", "png")
@@ -231,11 +259,13 @@ def evidence_files(where):
     ]
     rows += [f"results/{where}/predictors/{model}.parquet" for model in analysed(where, "predictors")]
     rows += [f"results/{where}/observations/{model}.parquet" for model in analysed(where, "observations")]
+    rows += [f"results/{where}/patterns/{model}.parquet" for model in analysed(where, "patterns")]
     rows += [row for model in analysed(where, "gates") for row in gate_files(where, model)]
     rows += [
-        f"results/{where}/write_gates/{model}.parquet"
+        f"results/{where}/{folder}/{model}.parquet"
         for paper, experiment in SETTINGS[where]["experiments"].items()
         if "write_gates" in needed(where, paper)
         for model in experiment["models"]
+        for folder in LOCAL_CACHE
     ]
     return rows if where == HERE else [row for row in rows if Path(row).exists()]

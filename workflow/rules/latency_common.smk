@@ -92,7 +92,18 @@ def scoring_products(place):
     return [f"results/{place}/tables/gatesight/{name}.{kind}" for name in SCORING_TABLES for kind in ("csv", "md")]
 
 
+def parts_at(place):
+    """The parts of the profile that a place has rows of. Committed results may lack one; a profile made here has all."""
+    if place == PROFILE:
+        return {"end_to_end", "sweeps", "kernels"}
+    made = {Path(file).relative_to(f"results/{place}/profile").as_posix() for file in PROFILED[place]}
+    kinds = {job.experiment for name, job in PROFILE_JOBS.items() if f"{name}.parquet" in made}
+    parts = {"end_to_end" if kind == "end_to_end" else "sweeps" for kind in kinds}
+    return parts | ({"kernels"} if profiling.KERNELS in made else set())
+
+
 def latency_products(place):
     """Figures and tables of a profile."""
-    figures = [f"figures/{place}/wg_kv/{name}.{kind}" for name in PROFILE_FIGURES for kind in ("pdf", "png")]
+    names = [name for name, figure in PROFILE_FIGURES.items() if figure.needs in parts_at(place)]
+    figures = [f"figures/{place}/wg_kv/{name}.{kind}" for name in names for kind in ("pdf", "png")]
     return [*figures, f"results/{place}/goals.csv", f"results/{place}/tables/wg_kv/latency.md"]

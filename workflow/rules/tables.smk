@@ -5,21 +5,21 @@ for name, table in TABLES.items():
 
     rule:
         name:
-            name if name.startswith("table") else f"table_{name}"
+            name if "table_" in name else f"table_{name}"
         input:
             READS[table.reads],
         output:
-            csv=f"results/{{where}}/tables/{{paper}}/{name}{{suffix}}.csv",
-            provenance=f"results/{{where}}/tables/{{paper}}/{name}{{suffix}}.csv.json",
+            csv=f"results/{{where}}/tables/{{paper}}/{table.file or name}{{suffix}}.csv",
+            provenance=f"results/{{where}}/tables/{{paper}}/{table.file or name}{{suffix}}.csv.json",
             md=report(
-                f"results/{{where}}/tables/{{paper}}/{name}{{suffix}}.md",
+                f"results/{{where}}/tables/{{paper}}/{table.file or name}{{suffix}}.md",
                 caption="../report/table.rst",
                 category="{paper}",
                 subcategory="tables",
-                labels={"table": name, "tier": "{where}"},
+                labels={"table": table.file or name, "tier": "{where}"},
             ),
         log:
-            f"logs/{{where}}/tables/{{paper}}/{name}{{suffix}}.log",
+            f"logs/{{where}}/tables/{{paper}}/{table.file or name}{{suffix}}.log",
         wildcard_constraints:
             paper="|".join(table.papers),
         conda:

@@ -63,7 +63,7 @@ def curves(rows: pd.DataFrame, tasks: Sequence[str] | None = None, threshold: fl
     admitted = scores[scores["options"].map(options).astype(bool) & ~dense] if len(scores) else scores
     if admitted.empty:
         raise InputError("there are no accuracy rows of an admission method; run the target accuracy.")
-    both = _with_sizes(pd.concat([scores[dense], admitted]))
+    both = with_sizes(pd.concat([scores[dense], admitted]))
     # gates take no kept fraction; their series are told apart by their names, and go by what they held
     both["budget"] = both["budget"].fillna(both.groupby("method")["size"].transform("mean"))
     result = accuracy(both, tasks)
@@ -86,7 +86,7 @@ def _alone(options: str, threshold: float) -> bool:
     return set(parts) == {"admission"} and parts["admission"].get("threshold", threshold) == threshold
 
 
-def _with_sizes(rows: pd.DataFrame) -> pd.DataFrame:
+def with_sizes(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with the column ``size``: entries held after the context over those of the full cache."""
     full = rows[rows["method"] == DENSE].drop_duplicates(ITEM).set_index(ITEM)["kept_entries"]
     of_item = full.reindex(pd.MultiIndex.from_frame(rows[ITEM])).to_numpy()

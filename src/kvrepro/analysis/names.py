@@ -15,6 +15,10 @@ METHODS = {
     "wg_kv": "WG-KV",
     "local_attention": "Local Attention",
     "duo_attention": "DuoAttention",
+    "quest": "Quest",
+    "wg_kv+quest": "WG-KV + Quest",
+    "wg_kv+snapkv": "WG-KV + SnapKV",
+    "full": "full cache",
 }
 
 #: Benchmarks as titles call them, by experiment, and what stands in for them offline.
@@ -26,7 +30,11 @@ BENCHMARKS = {
     "helmet_stand_in": "HELMET stand-ins",
     "longproc": "LongProc",
     "longproc_stand_in": "LongProc stand-ins",
+    "reasoning": "reasoning",
 }
+
+#: Tasks that titles do not call by their name.
+TASKS = {"registers": "register programs", "aime25": "AIME25"}
 
 #: Predictors as figures and tables call them, in the order of the paper's Table 5.
 PREDICTORS = {

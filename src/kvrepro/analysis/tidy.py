@@ -1,4 +1,4 @@
-"""Findings as tidy rows of GateSight."""
+"""Findings as tidy rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from kvrepro.labels.corpus import LabelledCorpus, Labels
 COLUMNS = ["method", "options", "task", "item", "metric", "value"]
 
 
-def tidy(found: Iterable[tuple], experiment: str, model: str, tier: str, seed: int) -> pd.DataFrame:
+def tidy(
+    found: Iterable[tuple], experiment: str, model: str, tier: str, seed: int, paper: str = "gatesight"
+) -> pd.DataFrame:
     """Rows of one experiment in the schema of :mod:`kvrepro.results`, from tuples of COLUMNS."""
     rows = pd.DataFrame(list(found), columns=COLUMNS)
-    same = {"paper": "gatesight", "experiment": experiment, "tier": tier, "model": model}
+    same = {"paper": paper, "experiment": experiment, "tier": tier, "model": model}
     return rows.assign(**same, budget=float("nan"), seed=seed)
 
 

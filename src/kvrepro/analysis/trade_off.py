@@ -1,4 +1,5 @@
-"""Held-out loss against cache size of write gates over λ and τ: WG-KV Appendix F, Figure 11."""
+"""Held-out loss against cache size of write gates over λ and τ (WG-KV Appendix F, Figure 11), and of such without a
+local cache (Appendix G, Figure 12)."""
 
 from __future__ import annotations
 
@@ -45,9 +46,10 @@ class TradeOff:
         return [i for i, point in enumerate(self.points) if point[0] == trade_off]
 
 
-def trade_off(rows: pd.DataFrame) -> TradeOff:
-    """The operating points in the validation rows of one model; held-out rows are resampled. InputError without any."""
-    found, blocks = with_settings(rows), []
+def trade_off(rows: pd.DataFrame, local: bool = True) -> TradeOff:
+    """The operating points in the validation rows of one model, of gates with a local cache or of those without; the
+    same held-out rows are resampled for both. InputError without any."""
+    found, blocks = with_settings(rows, local=local), []
     for _, part in found.groupby("task"):
         loss = bootstrap.units(part, "item", SETTING)
         size = bootstrap.units(part.assign(value=part["budget"]), "item", SETTING)
@@ -57,13 +59,19 @@ def trade_off(rows: pd.DataFrame) -> TradeOff:
     return TradeOff(points, size, loss, sum(map(len, blocks)))
 
 
-def with_settings(rows: pd.DataFrame, metric: str = "distillation_loss") -> pd.DataFrame:
-    """Validation rows of a metric with λ and τ, which stand in the options, as columns. InputError without any."""
+def with_settings(rows: pd.DataFrame, metric: str = "distillation_loss", local: bool = True) -> pd.DataFrame:
+    """Validation rows of a metric with λ, τ and window, which stand in the options, as columns: of gates with a local
+    cache, or of those without, whose window is the token itself. InputError without any."""
     found = rows[(rows["experiment"] == EXPERIMENT) & (rows["metric"] == metric)] if len(rows) else rows
+    if len(found):
+        options = {text: json.loads(text) for text in found["options"].unique()}
+        columns = {key: found["options"].map({t: o[key] for t, o in options.items()}) for key in (*SETTING, "window")}
+        found = found.assign(**columns)
+        found = found[(found["window"] > 1) == local]
     if found.empty:
-        raise InputError("there are no validation rows of write gates; run the target write_gates.")
-    options = {text: json.loads(text) for text in found["options"].unique()}
-    return found.assign(**{key: found["options"].map({t: o[key] for t, o in options.items()}) for key in SETTING})
+        without = "" if local else " without a local cache"
+        raise InputError(f"there are no validation rows of write gates{without}; run the target write_gates.")
+    return found
 
 
 def lowest_loss(size: np.ndarray, loss: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -75,3 +83,25 @@ def lowest_loss(size: np.ndarray, loss: np.ndarray, at: np.ndarray) -> np.ndarra
         share = (at - size)[..., :, None] / (size[..., None, :] - size[..., :, None])
         mixed = left[..., :, None] * (1 - share) + right[..., None, :] * share
     return np.minimum(left.min(-1), np.where(np.isfinite(mixed), mixed, np.inf).min((-2, -1)))
+
+
+def frontiers(a: TradeOff, b: TradeOff) -> tuple[np.ndarray, Estimate, Estimate]:
+    """The sizes at which either has a setting and both have a frontier, rising, and the frontiers there. InputError
+    when there is none."""
+    both = [each.size.value for each in (a, b)]
+    low, high = max(x.min() for x in both), min(x.max() for x in both)
+    sizes = np.unique([x for x in np.concatenate(both) if low <= x <= high])
+    if not len(sizes):
+        raise InputError(
+            "gates with and without a local cache hold no cache of one size; train them with other lambdas."
+        )
+    return sizes, *(_frontier(each, sizes) for each in (a, b))
+
+
+def _frontier(found: TradeOff, sizes: np.ndarray) -> Estimate:
+    def at(size: np.ndarray, loss: np.ndarray) -> np.ndarray:
+        reached = [lowest_loss(size, loss, np.maximum(x, size.min(-1))) for x in sizes]
+        return np.stack(reached, -1)
+
+    pairs = ((found.size.value, found.loss.value), (found.size.draws, found.loss.draws))
+    return Estimate(*(at(*pair) for pair in pairs), found.loss.units)

@@ -12,7 +12,7 @@ from kvrepro.benchmarks.example import Example, Question
 from kvrepro.errors import unknown
 
 #: Packages beside this module, each with a module ``benchmark`` that defines BENCHMARK.
-BENCHMARKS = ("ruler", "scbench", "helmet", "longproc")
+BENCHMARKS = ("ruler", "scbench", "helmet", "longproc", "reasoning")
 
 #: ``score(example, question, text)``: the score of an answer, from 0 to 1, or several by the name of their metric, of
 #: which "score" is the one that figures and tables show.
@@ -28,6 +28,8 @@ class Benchmark:
     * ``score`` judges an answer.
     * ``check(settings)`` raises InputError, which names the key, for what the schema of the config cannot say.
     * ``shortest(settings)`` is the least number of tokens that a context has, for kept fractions to be checked with.
+    * ``answers(settings)`` is how many tokens the answer to a context may have at least, where that matters: a window
+      may then be longer than the context.
     * ``reads(settings)`` names what the examples are made of: files or folders of the user (Path), or corpora as the
       config names them. They must be there, and a change of their content makes the examples anew.
     """
@@ -38,6 +40,7 @@ class Benchmark:
     check: Callable[[Mapping[str, Any]], None]
     shortest: Callable[[Mapping[str, Any]], int]
     reads: Callable[[Mapping[str, Any]], dict[str, Path | str]]
+    answers: Callable[[Mapping[str, Any]], int] = lambda settings: 0
 
 
 def benchmark(name: str, where: str = "benchmark") -> Benchmark:

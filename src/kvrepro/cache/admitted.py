@@ -6,13 +6,14 @@ when the entry was admitted (the mask of §4.2); an entry that has left the wind
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from transformers import DynamicCache
 
 from kvrepro.cache.ragged import EMPTY, RaggedLayer, pack
+from kvrepro.cache.recurrent import chosen_rows
 from kvrepro.models.loading import LoadedModel
 
 #: ``gate(layer, keys_pre_rope, keys, positions) -> [batch, kv_heads, t]`` in [0, 1]; both keys ``[batch, kv_heads, t,
@@ -34,6 +35,14 @@ class Policy:
     threshold: float = 0.5
     entries: int | None = None
     block: int = 1
+
+
+def everything(layer: int, keys_pre_rope: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """A gate that admits all entries."""
+    return torch.ones(keys.shape[:3], device=keys.device)
+
+
+EVERYTHING = Policy(1, everything)  #: no admission
 
 
 class AdmittedLayer(RaggedLayer):
@@ -83,11 +92,20 @@ class AdmittedLayer(RaggedLayer):
         self.seen += t
         self._handed = positions, admitted
         stays = (positions != EMPTY) & (admitted | (positions >= self.seen - self._windows))
+        self._store(keys, values, positions, admitted, stays)
+        keys.kvrepro_layer = self
+        return keys, values
+
+    def _store(self, keys, values, positions, admitted, stays) -> None:
         self._keys, self._values, self.positions = pack(keys, values, positions, stays)
         self._admitted = pack(admitted[..., None], admitted[..., None], positions, stays)[0][..., 0]
         self.used = self._keys.shape[2]
-        keys.kvrepro_layer = self
-        return keys, values
+
+    def drop(self, rows: torch.Tensor, gone: torch.Tensor) -> None:
+        """Give up entries of some rows, ``gone`` ``[rows, kv_heads, slots]`` bool."""
+        stays = self.held()
+        stays[rows] &= ~gone
+        self._store(self._keys, self._values, self.positions, self._admitted, stays)
 
     def _decide(self, keys_pre_rope: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         rows = [
@@ -110,6 +128,14 @@ class AdmittedLayer(RaggedLayer):
         reach = reach.clamp(max=torch.iinfo(torch.int32).max).int()
         return ((age < reach) | admitted[:, :, None]) & (age >= 0), positions
 
+    def take(self, rows: torch.Tensor) -> None:
+        """Hold the rows of these numbers in the place of all, each as often as it is named."""
+        names = ("_keys", "_values", "positions", "_admitted", "_windows", "blocks")
+        for name in names:
+            setattr(self, name, getattr(self, name).index_select(0, rows))
+        self._policies = [self._policies[row] for row in rows.tolist()]
+        self.decisions = [each.index_select(0, rows) for each in self.decisions]
+
     def mark(self) -> None:
         """Remember the present content; no update changes a stored tensor, so nothing is copied."""
         self._marked = self._keys, self._values, self.positions, self._admitted, self.used, self.seen
@@ -128,3 +154,12 @@ def admitted_cache(lm: LoadedModel, policies: list[Policy], keys_pre_rope: dict[
     for index in lm.geometry.attention_layers:
         cache.layers[index] = AdmittedLayer(index, policies, keys_pre_rope, lm)
     return cache
+
+
+def take_rows(lm: LoadedModel, cache: DynamicCache, rows: Sequence[int]) -> None:
+    """Let an admitted cache hold the rows of these numbers in the place of all, each as often as it is named."""
+    chosen = torch.tensor(rows, device=lm.device)
+    for i in lm.geometry.attention_layers:
+        cache.layers[i].take(chosen)
+    for i in lm.geometry.gdn_layers:
+        cache.layers[i] = chosen_rows(cache.layers[i], chosen)

@@ -69,9 +69,25 @@ class JoinedLayer(RaggedLayer):
 
     def seen_by(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What the token that was appended last sees, and positions; see :meth:`RaggedLayer.seen_by`."""
-        age = self._next - 1 - self.positions
-        near = (age < self._windows) | self._admitted
-        return ((self.positions != EMPTY) & near)[:, :, None], self.positions
+        return self.held()[:, :, None], self.positions
+
+    @property
+    def newest(self) -> torch.Tensor:
+        """Position of the token that each row saw last, ``[batch, 1, 1]``."""
+        return self._next - 1
+
+    def held(self) -> torch.Tensor:
+        """Which slots hold an entry that the next token may see: what has left its window unadmitted does not."""
+        return self.held_at(self.newest)
+
+    def held_at(self, newest: torch.Tensor) -> torch.Tensor:
+        """What was held after the tokens at ``newest`` ``[batch, 1, 1]``, where nothing was dropped since."""
+        age = newest - self.positions
+        return (self.positions != EMPTY) & (age >= 0) & ((age < self._windows) | self._admitted)
+
+    def drop(self, rows: torch.Tensor, gone: torch.Tensor) -> None:
+        """Give up entries of some rows, ``gone`` ``[rows, kv_heads, slots]`` bool; their slots stay empty."""
+        self.positions[rows] = self.positions[rows].masked_fill(gone, EMPTY)
 
 
 def join(

@@ -26,7 +26,8 @@ class RaggedLayer(CacheLayerMixin):
 
     ``keys``, ``values``: ``[batch, kv_heads, slots, head_dim]``; ``positions``: ``[batch, kv_heads, slots]``, EMPTY
     where a slot is padding. ``seen`` counts the tokens that passed, so positions continue after an eviction. ``narrow``
-    is what a selection method reads when a single token decodes; without it everything held is read.
+    is what a selection method reads when a single token decodes; without it everything held is read. ``watch`` is shown
+    the queries of every forward, ``[batch, query_heads, t, head_dim]``.
     """
 
     is_sliding = False
@@ -40,6 +41,7 @@ class RaggedLayer(CacheLayerMixin):
         self.device = keys.device
         self._mark = (self.used, seen)
         self.narrow: Narrow | None = None
+        self.watch: Callable[[torch.Tensor], None] | None = None
 
     @property
     def policies(self) -> list[Any]:
@@ -94,6 +96,8 @@ class RaggedLayer(CacheLayerMixin):
     def visible(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Which entries the last tokens see: ``[batch, kv_heads or 1, t, entries]`` bool, of their queries ``[batch,
         query_heads, t, head_dim]`` and the keys that :meth:`update` handed out."""
+        if self.watch is not None:
+            self.watch(query)
         seen, positions = self.seen_by(query.shape[2])
         if self.narrow is None or query.shape[2] > 1:
             return seen
@@ -106,9 +110,18 @@ class RaggedLayer(CacheLayerMixin):
         queries = torch.arange(self.seen - t, self.seen, device=self.device)[:, None]
         return ((positions != EMPTY)[:, :, None]) & (positions[:, :, None] <= queries), positions
 
+    @property
+    def newest(self) -> torch.Tensor:
+        """Position of the token that each row saw last, ``[batch, 1, 1]``."""
+        return torch.full((len(self.positions), 1, 1), self.seen - 1, device=self.device)
+
+    def held(self) -> torch.Tensor:
+        """Which slots hold an entry: ``[batch, kv_heads, slots]`` bool."""
+        return self.positions[:, :, : self.used] != EMPTY
+
     def entries(self) -> torch.Tensor:
         """Entries held per row and KV head: ``[batch, kv_heads]``."""
-        return (self.positions[:, :, : self.used] != EMPTY).sum(-1)
+        return self.held().sum(-1)
 
     def appended_positions(self) -> torch.Tensor:
         """Positions of the entries appended since :meth:`mark`: ``[batch, kv_heads, appended]``."""
@@ -161,10 +174,16 @@ def pack(keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, kept
     keys, values ``[batch, kv_heads, tokens, head_dim]``; positions and kept ``[batch, kv_heads, tokens]`` (kept bool).
     Returns keys, values, positions with as many slots as the fullest head keeps; free slots hold zeros and EMPTY.
     """
-    counts = kept.sum(-1)
-    slots = int(counts.max()) if counts.numel() else 0
-    order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :slots]
-    filled = torch.arange(slots, device=kept.device) < counts[..., None]
+    order, filled = packing(kept)
     gather = order[..., None].expand(*order.shape, keys.shape[-1])
     packed = [x.gather(2, gather) * filled[..., None].to(x.dtype) for x in (keys, values)]
     return *packed, torch.where(filled, positions.gather(2, order), EMPTY)
+
+
+def packing(kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where kept entries are taken from when they move to the front, in their order, and which slots then hold one:
+    both ``[batch, kv_heads, slots]``, as many slots as the fullest head keeps; kept ``[batch, kv_heads, tokens]``."""
+    counts = kept.sum(-1)
+    slots = int(counts.max()) if counts.numel() else 0
+    order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :slots]
+    return order, torch.arange(slots, device=kept.device) < counts[..., None]

@@ -1,5 +1,5 @@
 """Queries on admission: accuracy against the cache that was held (WG-KV §5.2, Figures 7 and 14), how fast a cache grows
-(Table 1), and what λ and τ do to the held-out loss (Appendix F, Figure 11)."""
+(Table 1), and what λ, τ and the local cache do to the held-out loss (Appendices F and G, Figures 11 and 12)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kvrepro.analysis import bootstrap, cache_sizes, trade_off
 from kvrepro.analysis.accuracy import SERIES
 from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.analysis.cache_sizes import THRESHOLD, Curve, Curves
+from kvrepro.claims.comparisons import minus
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows
 from kvrepro.errors import InputError
 from kvrepro.results import DENSE, valid
@@ -87,6 +88,23 @@ def threshold_excess(evidence: Evidence) -> Estimate:
     return Estimate(*(worst(*pair) for pair in pairs), found.loss.units)
 
 
+def local_cache_loss(evidence: Evidence, quantity: str) -> Estimate:
+    """Of the frontiers of held-out loss without and with a local cache, over common cache sizes: the smallest ratio, or
+    by how much the gap at the smallest size exceeds that at the largest (Appendix G, Figure 12)."""
+    evidence.of(trade_off.EXPERIMENT)
+    try:
+        kinds = [trade_off.trade_off(evidence.rows, local) for local in (True, False)]
+        sizes, local, without = trade_off.frontiers(*kinds)
+    except InputError as error:
+        raise NoRows(str(error)) from error
+    if quantity == "ratio":
+        ratio = Estimate(without.value / local.value, without.draws / local.draws, local.units)
+        return ratio.map(lambda x: x.min(-1))
+    if len(sizes) < 2:
+        raise NoRows("several cache sizes that gates with and without a local cache have in common")
+    return minus(without, local).map(lambda x: x[..., 0] - x[..., -1])
+
+
 def gates_decided(evidence: Evidence) -> Estimate:
     """Share of the gates on held-out rows that are below 0.1 or above 0.9, of the λ with the fewest, at the paper's
     threshold."""
@@ -141,5 +159,6 @@ ADMISSION_QUERIES: tuple[Callable[..., Estimate], ...] = (
     admitted_share,
     lambda_effect,
     threshold_excess,
+    local_cache_loss,
     gates_decided,
 )

@@ -16,13 +16,17 @@ from kvrepro.analysis import bootstrap, summary
 from kvrepro.analysis.accuracy import SERIES
 from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.claims.admission import ADMISSION_QUERIES
+from kvrepro.claims.bounded import BOUNDED_QUERIES
 from kvrepro.claims.comparisons import COMPARISON_QUERIES, apart, at, minus, shares
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
+from kvrepro.claims.growth import GROWTH_QUERIES
 from kvrepro.claims.latency import LATENCY_QUERIES
 from kvrepro.claims.ledger import EVERY, Query
 from kvrepro.claims.observations import OBSERVATION_QUERIES
+from kvrepro.claims.patterns import PATTERN_QUERIES
 from kvrepro.claims.scorers import SCORER_QUERIES
 from kvrepro.claims.scoring import SCORING_QUERIES
+from kvrepro.claims.selection import SELECTION_QUERIES
 from kvrepro.results import DENSE, valid
 
 
@@ -192,7 +196,11 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         *LATENCY_QUERIES,
         *OBSERVATION_QUERIES,
         *ADMISSION_QUERIES,
+        *BOUNDED_QUERIES,
         *SCORING_QUERIES,
+        *SELECTION_QUERIES,
+        *PATTERN_QUERIES,
+        *GROWTH_QUERIES,
     )
 }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from kvrepro.cache.bounded import Bounds
 from kvrepro.models.capture import rotary_positions
 from kvrepro.models.loading import LoadedModel
 
@@ -37,30 +38,52 @@ class Posed:
 
 
 @torch.no_grad()
-def feed(lm: LoadedModel, cache: Any, tokens: torch.Tensor, rows: int = 1) -> None:
+def feed(lm: LoadedModel, cache: Any, tokens: torch.Tensor, rows: int = 1, bounds: Bounds | None = None) -> None:
     """Run the model over a context ``[n]``, in each of the cache's ``rows``, for the sake of what the cache then
     holds."""
-    lm.model(input_ids=tokens.expand(rows, -1).to(lm.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
+    for piece in _pieces(tokens.expand(rows, -1).to(lm.device), bounds):
+        lm.model(input_ids=piece, past_key_values=cache, use_cache=True, logits_to_keep=1)
+
+
+def _pieces(tokens: torch.Tensor, bounds: Bounds | None) -> Iterable[torch.Tensor]:
+    return [tokens] if bounds is None else bounds.pieces(tokens)
 
 
 def _fed(
-    lm: LoadedModel, cache: Any, start: int, tokens: Sequence[int], rows: int, kept: int
+    lm: LoadedModel,
+    cache: Any,
+    start: int,
+    tokens: Sequence[int],
+    rows: int,
+    kept: int,
+    bounds: Bounds | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Feed ``tokens`` from position ``start`` on to each of the cache's ``rows``: the greedy choices after the last
-    ``kept`` of them, ``[rows, kept]``, and the positions they were rotated to, ``[axes, rows, t]``."""
+    ``kept`` of them, one where there are bounds, ``[rows, kept]``, and the positions they were rotated to, ``[axes,
+    rows, t]``."""
     ids = torch.tensor(tokens, device=lm.device).expand(rows, -1)
-    positions = torch.arange(start, start + len(tokens), device=lm.device).expand(rows, -1)
     with rotary_positions(lm, len(tokens)) as seen:
-        out = lm.model(
-            input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=kept
-        )
+        for piece in _pieces(ids, bounds):
+            positions = torch.arange(start, start + piece.shape[1], device=lm.device).expand(rows, -1)
+            out = lm.model(
+                input_ids=piece, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=kept
+            )
+            start += piece.shape[1]
     return out.logits[:, -kept:].argmax(-1), seen.of_rows(rows)
 
 
 @torch.no_grad()
-def ask(lm: LoadedModel, cache: Any, start: int, question: list[int], max_new_tokens: int, rows: int = 1) -> Posed:
-    """Feed ``question`` at position ``start`` to each of the cache's ``rows``."""
-    first, positions = _fed(lm, cache, start, question, rows, kept=1)
+def ask(
+    lm: LoadedModel,
+    cache: Any,
+    start: int,
+    question: list[int],
+    max_new_tokens: int,
+    rows: int = 1,
+    bounds: Bounds | None = None,
+) -> Posed:
+    """Feed ``question`` at position ``start`` to each of the cache's ``rows``, within its ``bounds``."""
+    first, positions = _fed(lm, cache, start, question, rows, kept=1, bounds=bounds)
     return Posed(first, start + len(question), positions, max_new_tokens)
 
 
@@ -85,11 +108,14 @@ def confirmed(
 
 
 @torch.no_grad()
-def decode(lm: LoadedModel, cache: Any, posed: Sequence[Posed], steady: bool = False) -> list[Answer]:
+def decode(
+    lm: LoadedModel, cache: Any, posed: Sequence[Posed], steady: bool = False, bounds: Bounds | None = None
+) -> list[Answer]:
     """Answers of the rows of ``cache`` to their questions, ``posed`` in the order of the rows.
 
     A row is finished at an end-of-sequence token, and decoding stops when all rows are. ``steady`` says that the cache
-    changes its tensors in place, so that on a GPU a step can be replayed as a CUDA graph.
+    changes its tensors in place, so that on a GPU a step can be replayed as a CUDA graph. ``bounds`` are enforced after
+    every step.
     """
     eos = torch.tensor(sorted(lm.eos), device=lm.device)
     token, most = torch.cat([each.first for each in posed]), max(each.max_new_tokens for each in posed)
@@ -112,6 +138,8 @@ def decode(lm: LoadedModel, cache: Any, posed: Sequence[Posed], steady: bool = F
         while taken < most and not (taken % LOOK_EVERY[lm.device.type] == 0 and done.all()):
             run()
             taken += 1
+            if bounds is not None:
+                bounds.enforce()
     decoded = seen.of_rows(len(token))[..., : taken - 1] if taken > 1 else None
     return _answers(posed, produced[:, :taken].cpu(), decoded, eos.cpu())
 

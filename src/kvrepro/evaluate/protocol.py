@@ -1,10 +1,13 @@
 """From examples to rows: GateSight Appendix A's protocol for eviction, the same checks for admission and selection.
 
 One prefill of a context serves all arms without admission: their children are evicted to any kept fraction or whole.
-Arms with admission prefill under their own policies, several as one batch. All arms of as many examples as memory has
-room for then decode as one batch. Each answer carries its checks: entries held equal the budget or what was admitted,
-the prefix is protected, the rest is gone, no token read more than its selection's budget, the model was given the
-positions after the context, bytes held, hashes of what was asked, and at kept fraction 1.0 the dense tokens.
+Arms with admission or bounding prefill under their own policies, several as one batch, and arms that admit the same
+once. As many examples as memory has room for then decode together, arms that select apart from the others, whose steps
+a GPU can replay. Each answer carries its checks: entries held equal the budget or what was admitted, the prefix is
+protected, the rest is gone, a bounded cache never held more than its limit, no token read more than its selection's
+budget, the model was given the positions after the context, bytes held, hashes of what was asked, and at kept fraction
+1.0 the dense tokens. Beside them stand the most entries that a cache held up to the end of the answer, and how often it
+was evicted from.
 """
 
 from __future__ import annotations
@@ -19,13 +22,14 @@ import torch
 
 from kvrepro.benchmarks.example import Example, Prompt, render
 from kvrepro.benchmarks.registry import Scorer
-from kvrepro.cache.admitted import Policy, admitted_cache
+from kvrepro.cache.admitted import EVERYTHING, Policy, admitted_cache, take_rows
+from kvrepro.cache.bounded import Bounds
 from kvrepro.cache.fork import fork
-from kvrepro.cache.joined import join
+from kvrepro.cache.joined import JoinedLayer, join
 from kvrepro.cache.ragged import EMPTY, bytes_held, entries_held
 from kvrepro.cache.session import Session
 from kvrepro.errors import InputError
-from kvrepro.evaluate.arms import Arm
+from kvrepro.evaluate.arms import Arm, policy_of
 from kvrepro.evaluate.decode import Answer, ask, confirmed, decode, feed
 from kvrepro.evaluate.reading import Reading
 from kvrepro.methods.allocation import allocate, keep_top, ranked
@@ -38,7 +42,7 @@ from kvrepro.results import DENSE, FULL
 
 #: Bytes of keys and values that are decoded together, about: a small part of a node's memory, or of a GPU's.
 TOGETHER = {"cpu": 2**29, "cuda": 2**32}
-PREFILLS = 4  #: arms with admission that prefill together, each with masks of its own
+PREFILLS = 4  #: policies that prefill together, each with masks of its own
 
 
 @dataclass
@@ -50,11 +54,13 @@ class Asked:
     bytes_held: int
     failed: set[str]  # checks of the cache that failed
     answers: list[Answer] = field(default_factory=list)
+    peaks: list[int] = field(default_factory=list)  # most entries held, of each answer
+    evictions: list[int] = field(default_factory=list)  # of context, question and answer
 
 
 @dataclass
 class Sitting:
-    """Caches of one context, a row an arm, before their questions."""
+    """Caches of one context, a row an arm, before their questions; all arms select what they read, or none does."""
 
     session: Session
     asked: list[Asked]
@@ -63,9 +69,19 @@ class Sitting:
 
     @property
     def bytes(self) -> int:
-        """Of keys and values, with the padding that its longest row asks of the others."""
-        keys = [layer.keys for layer in self.session.attention]
-        return sum(2 * x.numel() * x.element_size() for x in keys)
+        """Of keys and values, with the padding that its longest row asks of the others and room for an answer."""
+        keys, room = [layer.keys for layer in self.session.attention], longest_answer(self.example)
+        return sum(2 * x[:, :, 0].numel() * (x.shape[2] + room) * x.element_size() for x in keys)
+
+    @property
+    def selects(self) -> bool:
+        """Whether its arms select."""
+        return self.asked[0].arm.selection is not None
+
+
+def longest_answer(example: Example) -> int:
+    """The most tokens that an answer to a question of the example has."""
+    return max(question.max_new_tokens for question in example.questions)
 
 
 @dataclass
@@ -111,16 +127,21 @@ def _open(lm: LoadedModel, example: Example, arms: list[Arm], keys_pre_rope: dic
     prompt = render(example, lm.tokenizer, lm.chat)
     label = f"{example.benchmark}/{example.task} item {example.item}"
     try:
-        forked = [Arm(FULL, eviction=Full(), kept=1.0), *(a for a in arms if a.admission is None)]
+        forked = [Arm(FULL, eviction=Full(), kept=1.0), *(a for a in arms if not (a.admission or a.bounding))]
         window = max(a.eviction.query_window for a in forked if a.eviction)
         parent = prefill(lm, torch.tensor(prompt.prefix), prompt.protected, query_window=max(window, 1))
         dense = _dense(parent)
         plans = sorted(_plans(parent, forked, label), key=lambda plan: plan[0].kept or 1.0)  # little padding in a batch
-        rows = max(1, together // dense.bytes_held)
-        sittings = [_children(lm, parent, prompt, example, plans[i : i + rows]) for i in range(0, len(plans), rows)]
-        admitted = sorted((a for a in arms if a.admission), key=lambda a: a.kept or 1.0)
-        for i in range(0, len(admitted), PREFILLS):
-            sittings.append(_admitted(lm, prompt, example, admitted[i : i + PREFILLS], keys_pre_rope))
+        rows = max(1, together * parent.n // (dense.bytes_held * (parent.n + longest_answer(example))))
+        admitted = sorted((a for a in arms if a.admission and not a.bounding), key=lambda a: a.kept or 1.0)
+        bounded, sittings = [[a] for a in arms if a.bounding], []
+        for selects in (False, True):
+            some = [plan for plan in plans if bool(plan[0].selection) == selects]
+            sittings += [_children(lm, parent, prompt, example, some[i : i + rows]) for i in range(0, len(some), rows)]
+            alike = _alike(arm for arm in admitted if bool(arm.selection) == selects)
+            for groups in (alike, [group for group in bounded if bool(group[0].selection) == selects]):
+                for i in range(0, len(groups), PREFILLS):
+                    sittings.append(_admitted(lm, prompt, example, groups[i : i + PREFILLS], keys_pre_rope))
     except InputError as error:
         raise InputError(f"{label}: {error}") from error
     return Opened(example, prompt, parent.cache, dense, sittings)
@@ -130,15 +151,17 @@ def _finish(
     lm: LoadedModel, opened: list[Opened], score: Scorer, base: dict[str, Any], keys_pre_rope: dict, together: int
 ) -> Iterator[dict[str, Any]]:
     """Ask all sittings their questions, as many at a time as there is room for, and give the rows."""
-    batch, size = [], 0
-    for sitting in (sitting for each in opened for sitting in each.sittings):
-        if batch and size + sitting.bytes > together:
+    sittings = [sitting for each in opened for sitting in each.sittings]
+    for selects in (False, True):
+        batch, size = [], 0
+        for sitting in (each for each in sittings if each.selects == selects):
+            if batch and size + sitting.bytes > together:
+                _ask(lm, batch, keys_pre_rope)
+                batch, size = [], 0
+            batch.append(sitting)
+            size += sitting.bytes
+        if batch:
             _ask(lm, batch, keys_pre_rope)
-            batch, size = [], 0
-        batch.append(sitting)
-        size += sitting.bytes
-    if batch:
-        _ask(lm, batch, keys_pre_rope)
     for each in opened:
         _ask_dense(lm, each)
         yield from _rows(lm, each, score, base)
@@ -168,6 +191,8 @@ def _rows(lm: LoadedModel, opened: Opened, score: Scorer, base: dict[str, Any]) 
                 "protected": prompt.protected,
                 "kept_entries": result.kept_entries,
                 "bytes_held": result.bytes_held,
+                "peak_entries": result.peaks[number],
+                "evictions": result.evictions[number],
                 "prompt_sha256": prompt.text_sha256,
                 "token_sha256": prompt.token_sha256,
                 "finish_reason": given.finish_reason,
@@ -191,6 +216,7 @@ def _ask(lm: LoadedModel, sittings: Sequence[Sitting], keys_pre_rope: dict) -> N
                 sitting.prompt.questions[number],
                 sitting.example.questions[number].max_new_tokens,
                 rows=len(sitting.asked),
+                bounds=sitting.session.bounds,
             )
             for sitting in now
         ]
@@ -198,9 +224,13 @@ def _ask(lm: LoadedModel, sittings: Sequence[Sitting], keys_pre_rope: dict) -> N
         room = max(each.max_new_tokens for each in questions)
         cache = join(lm, [sitting.session.cache for sitting in now], room, keys_pre_rope)
         selections = [each.arm.selection for each in asked]
-        reading = Reading({i: cache.layers[i] for i in lm.geometry.attention_layers}, selections)
-        answers = decode(lm, cache, questions, steady=not any(selections))
+        layers = {i: cache.layers[i] for i in lm.geometry.attention_layers}
+        reading = Reading(layers, selections)
+        bounds = Bounds.joined([(len(each.asked), each.session.bounds) for each in now], list(layers.values()))
+        answers = decode(lm, cache, questions, steady=not any(selections) and bounds is None, bounds=bounds)
         starts = [len(sitting.prompt.prefix) for sitting in now for _ in sitting.asked]
+        fed = [len(sitting.prompt.questions[number]) for sitting in now for _ in sitting.asked]
+        _note_held(asked, answers, starts, fed, list(layers.values()), bounds)
         for each, given, start, most in zip(asked, answers, starts, reading.most, strict=True):
             _note(each, given, start)
             if each.arm.selection and most > each.arm.selection.budget:
@@ -214,6 +244,29 @@ def _note(asked: Asked, given: Answer, start: int) -> None:
     asked.answers.append(given)
     if not (given.positions == torch.arange(start, start + given.positions.shape[1])).all():
         asked.failed.add("positions")
+
+
+def _note_held(
+    asked: Sequence[Asked],
+    answers: Sequence[Answer],
+    starts: Sequence[int],
+    fed: Sequence[int],
+    layers: Sequence[JoinedLayer],
+    bounds: Bounds | None,
+) -> None:
+    """Add what each row held at most up to the end of its answer, ``starts`` and ``fed`` the tokens of its context and
+    question: where nothing is evicted that is what it held at the end."""
+    lengths = [given.positions.shape[1] for given in answers]
+    newest = torch.tensor([s + n - 1 for s, n in zip(starts, lengths, strict=True)], device=layers[0].device)
+    held = sum(layer.held_at(newest[:, None, None]).sum((1, 2)) for layer in layers).tolist()
+    for row, each in enumerate(asked):
+        peak, evictions = held[row], 0
+        if each.arm.bounding is not None:
+            evictions, peak = (per_row[row] for per_row in bounds.after(lengths[row] - fed[row]))
+            if peak > each.arm.bounding.budget * bounds.heads:
+                each.failed.add("budget")
+        each.peaks.append(peak)
+        each.evictions.append(evictions)
 
 
 def _dense(parent: Prefill) -> Asked:
@@ -243,6 +296,8 @@ def _ask_dense(lm: LoadedModel, opened: Opened) -> None:
                 cache = copy.deepcopy(opened.parent)
                 given = decode(lm, cache, [ask(lm, cache, *put)])[0]
             _note(opened.dense, given, n)
+            opened.dense.peaks.append(lm.geometry.cache_rows * (n + given.positions.shape[1]))
+            opened.dense.evictions.append(0)
     finally:
         lm.model.set_attn_implementation(NAME)
 
@@ -299,13 +354,35 @@ def _not_compact(layers) -> set[str]:
     return {"compaction"} if any(layer.keys.shape[2] > int(layer.entries().max()) for layer in layers) else set()
 
 
-def _admitted(lm: LoadedModel, prompt: Prompt, example: Example, arms: list[Arm], keys_pre_rope: dict) -> Sitting:
-    """Prefill under the admission policies, so that refused entries are never written."""
-    n = len(prompt.prefix)
-    policies = [arm.admission.policy(arm.kept, n) for arm in arms]
-    cache = admitted_cache(lm, policies, keys_pre_rope)
-    feed(lm, cache, torch.tensor(prompt.prefix), rows=len(arms))
-    session = Session(cache, lm.geometry)
+def _alike(arms: Iterable[Arm]) -> list[list[Arm]]:
+    """The arms by what they admit: those that differ in what they read only are together."""
+    groups: list[list[Arm]] = []
+    for arm in arms:
+        same = (group for group in groups if (group[0].admission, group[0].kept) == (arm.admission, arm.kept))
+        if (group := next(same, None)) is None:
+            groups.append([arm])
+        else:
+            group.append(arm)
+    return groups
+
+
+def _admitted(
+    lm: LoadedModel, prompt: Prompt, example: Example, groups: list[list[Arm]], keys_pre_rope: dict
+) -> Sitting:
+    """Prefill under the admission policy of each group, so that refused entries are never written, and within the
+    limits; either all arms have one, each in a group of its own, or none does. Then there is a row an arm."""
+    n, arms, answer = len(prompt.prefix), [arm for group in groups for arm in group], longest_answer(example)
+    own = [policy_of(group[0], n, answer) if group[0].admission else EVERYTHING for group in groups]
+    cache = admitted_cache(lm, own, keys_pre_rope)
+    bounds = None
+    if arms[0].bounding:
+        layers = [cache.layers[i] for i in lm.geometry.attention_layers]
+        bounds = Bounds(layers, [arm.bounding.limit() for arm in arms])
+    feed(lm, cache, torch.tensor(prompt.prefix), len(groups), bounds)
+    rows = [number for number, group in enumerate(groups) for _ in group]
+    if len(arms) > len(groups):
+        take_rows(lm, cache, rows)
+    session, policies = Session(cache, lm.geometry, bounds), [own[number] for number in rows]
     entries, size = entries_held(session.attention), bytes_held(session.attention).tolist()
     asked = [
         Asked(arm, int(entries[row].sum()), size[row], _failed_admission(session, row, policy, n))
@@ -318,15 +395,25 @@ def _failed_admission(session: Session, row: int, policy: Policy, n: int) -> set
     """What is wrong with an admitted cache after its context.
 
     ``admission``: a head holds other positions than the local window and those that were admitted; ``budget``: it holds
-    another number than the policy says; ``compaction``: as of a child.
+    another number than the policy says; ``compaction``: as of a child. Where there is a limit a head may hold fewer,
+    though not of the youngest tokens that the limit observes.
     """
     layers, failed = session.attention, set()
+    limit = session.bounds.limits[row] if session.bounds else None
     for layer in layers:
         local = torch.arange(n, device=layer.positions.device) >= n - policy.window
         wanted = torch.cat(layer.decisions, -1)[row] | local
         for held, want in zip(layer.positions[row], wanted, strict=True):
-            if not torch.equal(held[held != EMPTY], want.nonzero()[:, 0]):
+            found, want = held[held != EMPTY], want.nonzero()[:, 0]
+            if limit is not None:
+                missing = want[~torch.isin(want, found)]
+                want = want[torch.isin(want, found) | (want >= n - limit.window)]
+                if len(missing) and not session.bounds.evictions[row]:
+                    failed.add("admission")
+            if not torch.equal(found, want):
                 failed.add("admission")
+    if limit is not None:
+        return failed | _not_compact(layers)
     if policy.entries is not None and (entries_held(layers)[row] != policy.entries).any():
         failed.add("budget")
     return failed | _not_compact(layers)

@@ -31,12 +31,12 @@ def mean_accuracy(rows: pd.DataFrame, lab: bool = False) -> Figure:
     rows on one benchmark.
     """
     result = accuracy(rows)
-    figure, axes = plt.subplots(figsize=(COLUMN, 2.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(COLUMN, 2.7), layout="constrained")
     lines(axes, result, methods(rows))
     kept_axis(axes, result)
     axes.set_ylabel("accuracy (%)")
     axes.set_title(f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}")
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside upper center", ncols=4, columnspacing=1.2, handlelength=1.6)
     caption(figure, _note(result, rows, lab), COLUMN)
     return figure
 

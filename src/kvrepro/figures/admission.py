@@ -1,4 +1,5 @@
-"""What admission holds and what that costs: WG-KV Figures 7 (accuracy) and 11 (λ, τ and the held-out loss)."""
+"""What admission holds and what that costs: WG-KV Figures 7 (accuracy), 11 (λ, τ and the held-out loss) and 12 (the
+same without a local cache)."""
 
 from __future__ import annotations
 
@@ -11,9 +12,20 @@ from matplotlib.figure import Figure
 from kvrepro.analysis.accuracy import judged_note, unanswered_note
 from kvrepro.analysis.bootstrap import FEW
 from kvrepro.analysis.cache_sizes import THRESHOLD, Curves, curves
-from kvrepro.analysis.trade_off import TradeOff, trade_off
+from kvrepro.analysis.trade_off import TradeOff, lowest_loss, trade_off
 from kvrepro.benchmarks import helmet
-from kvrepro.figures.style import PAGE, about, benchmark_title, caption, look, model_title, panel_grid
+from kvrepro.figures.style import (
+    BLUE,
+    COLUMN,
+    PAGE,
+    RED,
+    about,
+    benchmark_title,
+    caption,
+    look,
+    model_title,
+    task_panels,
+)
 
 MARKERS = "ovs^D<>px"  #: of thresholds, rising
 
@@ -25,29 +37,16 @@ def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
     Reads the accuracy rows of one model on one benchmark.
     """
     overall = curves(rows)
-    tasks = overall.result.tasks if len(overall.result.tasks) > 1 else ()
-    figure, grid = panel_grid(len(tasks) + 1, 0.35)  # one more for the mean
-    panels = list(grid.flat)
-    _against_size(panels[0], overall, "mean over tasks" if tasks else overall.result.tasks[0])
-    for axes, task in zip(panels[1:], tasks, strict=False):
-        _against_size(axes, curves(rows, [task]), task)
-    for axes in grid[:, 0]:
-        axes.set_ylabel("accuracy (%)")
-    for axes in panels[len(tasks) + 1 :]:
-        axes.axis("off")
-    panels[len(tasks) + 1].legend(*panels[0].get_legend_handles_labels(), loc="center", handlelength=2.5)
-    for column in grid.T:
-        last = [axes for axes in column if axes.axison][-1:]
-        for axes in last:
-            axes.set_xlabel("KV cache size")
-            axes.tick_params(labelbottom=True)
+    figure = task_panels(
+        overall.result.tasks, lambda axes, tasks: _against_size(axes, curves(rows, tasks)), "KV cache size"
+    )
     title = f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}"
     figure.suptitle(title + ("" if _papers(rows) else " in the place of HELMET"), fontsize=7.5)
     caption(figure, _note(overall, rows, lab), PAGE)
     return figure
 
 
-def _against_size(axes: Axes, found: Curves, title: str) -> None:
+def _against_size(axes: Axes, found: Curves) -> None:
     """The lines of one panel with their intervals."""
     axes.axhline(found.dense.value, color="black", linestyle="--", linewidth=0.9, label="full cache")
     for name, curve in found.curves.items():
@@ -58,10 +57,8 @@ def _against_size(axes: Axes, found: Curves, title: str) -> None:
         else:  # a band of one point would not be seen
             axes.vlines(curve.sizes, low, high, color=style.color, alpha=0.4, linewidth=0.9)
         axes.plot(curve.sizes, curve.accuracy.value, color=style.color, marker=style.marker, label=style.label)
-    axes.set_title(title, fontsize=6.5)
     axes.set_xlim(0, 1.03)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "", "0.5", "", "1"])
-    axes.set_ylim(-3, 103)
 
 
 def _papers(rows: pd.DataFrame) -> bool:
@@ -102,6 +99,43 @@ def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
         f"rows. (a) Filled: τ = {THRESHOLD:g}."
     )
     caption(figure, text, PAGE)
+    return figure
+
+
+def figure_12(rows: pd.DataFrame, lab: bool = False) -> Figure:
+    """Distillation loss on held-out rows against the normalised cache size, with a local cache and without: every λ and
+    τ, and the frontier that each reaches (Appendix G).
+
+    Reads the experiment write_gate_validation of one model, of gates with the recipe's window and of such without.
+    """
+    local, without = trade_off(rows), trade_off(rows, local=False)
+    figure, axes = plt.subplots(figsize=(COLUMN, 2.6), layout="constrained")
+    for found, label, color, marker in (
+        (local, "with local cache", BLUE, "o"),
+        (without, "without local cache", RED, "^"),
+    ):
+        size, loss = found.size.value, found.loss.value
+        at = np.linspace(size.min(), size.max(), 200)
+        axes.plot(at, [lowest_loss(size, loss, x) for x in at], color=color, label=label)
+        filled = [color if point[1] == THRESHOLD else "white" for point in found.points]
+        axes.vlines(size, found.loss.low, found.loss.high, color=color, linewidth=0.6)
+        axes.hlines(loss, found.size.low, found.size.high, color=color, linewidth=0.6)
+        axes.scatter(size, loss, s=14, marker=marker, edgecolors=color, facecolors=filled, linewidths=0.9, zorder=3)
+    axes.set_yscale("log")
+    axes.set_xlim(0, 1.03)
+    axes.set_xlabel("normalised KV cache size")
+    axes.set_ylabel("distillation loss")
+    axes.legend(loc="upper right", handlelength=1.5)
+    model = rows["model"].iloc[0]
+    axes.set_title(f"{model_title(model, lab)}, held-out rows")
+    trades = [", ".join(f"{x:g}" for x in found.lambdas) for found in (local, without)]
+    text = (
+        f"{about(model, lab)}Points: λ of {trades[0]} with the local cache, gates trained anew with λ of {trades[1]} "
+        f"without, each at τ of {', '.join(f'{x:g}' for x in local.thresholds)} (filled: {THRESHOLD:g}). Lines: the "
+        f"lowest loss that points or mixtures of two of them reach. Mean over {local.rows} held-out rows; bars: 95 % "
+        "bootstrap intervals over rows."
+    )
+    caption(figure, text, COLUMN)
     return figure
 
 

@@ -226,9 +226,13 @@ def _ratios(axes: Axes, rows: pd.DataFrame, panel: Panel, model: str, protocol: 
 
 def _ticks(axes: Axes, panel: Panel, lengths: list[int]) -> None:
     axes.set_xticks(np.arange(len(lengths)), [f"{n // K}K" if n >= K else str(n) for n in lengths])
+    axes.set_xlim(-0.6, max(len(lengths), 1) - 0.4)
     axes.set_xlabel("context (tokens)")
     axes.set_ylabel(panel.label)
     axes.set_title(panel.title, fontsize=7)
+    if not axes.texts and not any(np.isfinite(bar.get_height()) for bar in axes.patches):
+        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color="0.35")
+        axes.set_yticks([])
 
 
 def _legend(figure: Figure, panels: tuple[Panel, ...], published: bool) -> None:

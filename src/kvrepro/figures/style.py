@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import textwrap
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import matplotlib
@@ -13,6 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvrepro.analysis import names
@@ -34,6 +36,7 @@ plt.rcParams.update(
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
+        "axes.axisbelow": True,
         "grid.color": "0.9",
         "grid.linewidth": 0.5,
         "axes.linewidth": 0.6,
@@ -78,6 +81,10 @@ _METHODS = {
     "wg_kv": (BLUE, "o"),
     "local_attention": (SKY, "<"),
     "duo_attention": (ORANGE, "s"),
+    "quest": (RED, "D"),
+    "wg_kv+quest": (BLUE, "o"),
+    "wg_kv+snapkv": (BLUE, "o"),
+    "full": (GREY, ""),
 }
 _PREDICTORS = {
     "mlp": (BLUE, "o"),
@@ -131,6 +138,30 @@ def panel_grid(panels: int, extra: float) -> tuple[Figure, np.ndarray]:
     height = math.ceil((panels + 1) / columns)
     size = (PAGE, 1.35 * height + extra)
     return plt.subplots(height, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False)
+
+
+def task_panels(tasks: Sequence[str], draw: Callable[[Axes, Sequence[str]], None], across: str) -> Figure:
+    """Accuracy in percent over ``across``: ``draw(axes, tasks)`` draws the mean over all tasks, then a panel a task.
+    The last place is the legend's. One task is one panel."""
+    shown = [(task, (task,)) for task in tasks]
+    if len(tasks) > 1:
+        shown.insert(0, ("mean over tasks", tuple(tasks)))
+    figure, grid = panel_grid(len(shown), 0.35)
+    panels = list(grid.flat)
+    for axes, (title, some) in zip(panels, shown, strict=False):
+        draw(axes, some)
+        axes.set_title(title, fontsize=6.5)
+        axes.set_ylim(-3, 103)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("accuracy (%)")
+    for axes in panels[len(shown) :]:
+        axes.axis("off")
+    panels[len(shown)].legend(*panels[0].get_legend_handles_labels(), loc="center", handlelength=2.5)
+    for column in grid.T:
+        for axes in [axes for axes in column if axes.axison][-1:]:
+            axes.set_xlabel(across)
+            axes.tick_params(labelbottom=True)
+    return figure
 
 
 def caption(figure: Figure, text: str, width: float) -> None:

@@ -7,9 +7,9 @@ from itertools import product
 from typing import Any
 
 from kvrepro.errors import InputError, unknown
-from kvrepro.methods import admission, eviction, selection
+from kvrepro.methods import admission, bounding, eviction, selection
 
-FAMILIES = {family.FAMILY.name: family.FAMILY for family in (admission, selection, eviction)}
+FAMILIES = {family.FAMILY.name: family.FAMILY for family in (admission, selection, eviction, bounding)}
 
 
 def parts_of(said: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
@@ -28,7 +28,17 @@ def parts_of(said: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
             f"{where}: eviction scores the entries of a whole prefill, which admission leaves out; combine either of "
             "them with a selection."
         )
+    if "bounding" in parts and "eviction" in parts:
+        raise InputError(
+            f"{where}: eviction scores the entries of a whole prefill, which bounding never holds; leave one of "
+            "them out."
+        )
     return parts
+
+
+def running(methods: Mapping[str, Mapping[str, Any]], benchmark: str) -> dict[str, Mapping[str, Any]]:
+    """The methods of an experiment that run a benchmark: those that name it, or none."""
+    return {name: said for name, said in methods.items() if benchmark in said.get("benchmarks", [benchmark])}
 
 
 def settings_of(said: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:

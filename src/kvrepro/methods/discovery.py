@@ -23,7 +23,7 @@ class Family:
 
     @property
     def name(self) -> str:
-        """admission, selection or eviction."""
+        """admission, selection, eviction or bounding."""
         return self.package.rsplit(".", 1)[-1]
 
     def methods(self) -> dict[str, type]:

@@ -43,27 +43,31 @@ class Quest(Selection):
         room = (self.budget - self.local) // self.page
         if pages <= room:
             return held
-        page = torch.where(paged, (paged.cumsum(-1) - 1) // self.page, pages)  # what is in no page goes to one too many
-        scores = page_scores(query, cache.keys, page, pages)
-        number = torch.arange(pages, device=page.device)
+        place = paged.cumsum(-1) - 1  # among the entries of pages, in their order
+        scores = page_scores(query, self._pages(cache.keys, paged, place, pages))
+        number = torch.arange(pages, device=held.device)
         scores = scores.masked_fill(number >= -(-counts // self.page), float("-inf"))
         scores = scores.masked_fill((number == counts // self.page) & (counts % self.page > 0), float("inf"))
         chosen = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, scores.topk(room, dim=-1).indices, True)
-        chosen = torch.cat([chosen, torch.zeros_like(chosen[..., :1])], -1)
-        return (held & ~paged) | (paged & chosen.gather(-1, page))
+        return (held & ~paged) | (paged & chosen.gather(-1, place.clamp(min=0) // self.page))
+
+    def _pages(self, keys: torch.Tensor, paged: torch.Tensor, place: torch.Tensor, pages: int) -> torch.Tensor:
+        """Keys page by page, ``[batch, kv_heads, pages, page, head_dim]``; what a head's pages have no entry for is
+        another key of the head. A copy of whole rows: reducing in place, by a scatter, takes ten times as long."""
+        batch, heads, slots, width = keys.shape
+        size = pages * self.page
+        order = place.new_zeros(batch, heads, size + 1)
+        order.scatter_(-1, place.masked_fill(~paged, size), torch.arange(slots, device=keys.device).expand_as(place))
+        first = slots * torch.arange(batch * heads, device=keys.device).view(batch, heads, 1)
+        found = keys.reshape(-1, width).index_select(0, (order[..., :size] + first).flatten())
+        return found.view(batch, heads, pages, self.page, width)
 
 
-def page_scores(query: torch.Tensor, keys: torch.Tensor, page: torch.Tensor, pages: int) -> torch.Tensor:
+def page_scores(query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """Upper bounds of the scores that a page's keys can have, ``[batch, kv_heads, pages]`` float32.
 
-    query ``[batch, query_heads, head_dim]``; keys ``[batch, kv_heads, entries, head_dim]``; page, of each entry,
-    ``[batch, kv_heads, entries]``, ``pages`` for an entry of none.
+    query ``[batch, query_heads, head_dim]``; keys ``[batch, kv_heads, pages, page, head_dim]``.
     """
-    batch, heads, _, width = keys.shape
-    index, shape = page[..., None].expand(keys.shape), (batch, heads, pages + 1, width)
-    low, high = (
-        keys.new_zeros(shape).scatter_reduce_(2, index, keys, kind, include_self=False)[:, :, :pages].float()
-        for kind in ("amin", "amax")
-    )
-    q = query.float().view(batch, heads, -1, width)
+    low, high = keys.amin(-2).float(), keys.amax(-2).float()
+    q = query.float().view(*keys.shape[:2], -1, keys.shape[-1])
     return (q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT).amax(2)

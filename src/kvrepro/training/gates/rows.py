@@ -9,6 +9,8 @@ A source is a mapping with a ``kind``, a ``share`` (1 unless given) and what the
 * ``ruler``: contexts of the benchmark's ``tasks`` (all unless given) with question and answer, of strings and text that
   no evaluation uses; ``prose``, ``word_count`` and ``list_word_tokens`` as in the section ``ruler.sources``. For models
   whose only long-range behaviour are these formats, as the lab models'.
+* ``registers``: programs of so many ``registers`` with their trace, as the benchmark reasoning asks them, with names
+  that no evaluation uses; rows are filled up with ``prose``. For lab models that have learned them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from kvrepro.benchmarks import ruler
-from kvrepro.benchmarks.example import render
+from kvrepro.benchmarks.example import Example, render
+from kvrepro.benchmarks.reasoning import registers
 from kvrepro.benchmarks.ruler.draws import TRAIN
 from kvrepro.data import corpora
 from kvrepro.data.sources import source as corpus_source
@@ -102,12 +105,41 @@ class Formats:
                 example = ruler.generate(task, 1, length, self.tokenizer, seed, self.sources, self.chat)[0]
             except InputError:  # the task needs a longer row
                 continue
-            prompt, question = render(example, self.tokenizer, self.chat), example.questions[0]
-            answer = _encode(self.tokenizer, draft(task, question.references))
-            ids = [*prompt.prefix, *prompt.questions[0], *answer, self.tokenizer.eos_token_id][:length]
-            rest = length - len(ids)
-            return ids + (self.filler.row(rng, rest) if rest else [])
+            return answered(example, draft(task, example.questions[0].references), self, rng, length)
         raise InputError(f"write_gates.sources: none of {', '.join(self.tasks)} fits {length} tokens; lengthen rows.")
+
+
+@dataclass
+class Programs:
+    """Register programs with their trace; a row is filled up with text."""
+
+    tokenizer: Any
+    chat: bool
+    registers: int
+    filler: Texts
+    offset: int  #: of the seeds, so that splits draw other items
+
+    def row(self, rng: np.random.Generator, length: int) -> list[int]:
+        """``length`` tokens."""
+        seed = self.offset + int(rng.integers(1 << 30))
+        example = registers.generate(1, length, self.registers, self.tokenizer, seed, TRAIN, self.chat)[0]
+        return answered(example, example.questions[0].references[1], self, rng, length)
+
+
+def answered(
+    example: Example, answer: str, source: Formats | Programs, rng: np.random.Generator, length: int
+) -> list[int]:
+    """``length`` tokens: an example's prompt and its answer, and then text."""
+    prompt, ids = render(example, source.tokenizer, source.chat), _encode(source.tokenizer, answer)
+    ids = [*prompt.prefix, *prompt.questions[0], *ids, source.tokenizer.eos_token_id][:length]
+    rest = length - len(ids)
+    return ids + (source.filler.row(rng, rest) if rest else [])
+
+
+def programs(tokenizer, chat: bool, split: str, registers: int, prose: str) -> Programs:
+    """The ``registers`` source."""
+    filler = texts(tokenizer, False, split, [prose], "", whole=False)
+    return Programs(tokenizer, chat, registers, filler, offset=SPLITS[split] << 30)
 
 
 def formats(tokenizer, chat: bool, split: str, prose: str, word_count: int, list_word_tokens: int, tasks=None):
@@ -129,10 +161,11 @@ KINDS = {
         tokenizer, chat, split, corpora, prompt, whole=True
     ),
     "ruler": formats,
+    "registers": programs,
 }
 
 
-def read_source(entry: Mapping[str, Any], tokenizer, chat: bool, split: str) -> Texts | Formats:
+def read_source(entry: Mapping[str, Any], tokenizer, chat: bool, split: str) -> Texts | Formats | Programs:
     """One source of a recipe; InputError for an unknown kind or option."""
     options = {k: v for k, v in entry.items() if k not in ("kind", "share")}
     if entry.get("kind") not in KINDS:

@@ -82,8 +82,12 @@ class LabConfig:
 
 
 def load_config(path: str | Path) -> LabConfig:
-    """Reads and checks a lab config; an unknown, missing or impossible key is an InputError that names it."""
+    """Reads and checks a lab config, which may extend another one by parts; an unknown, missing or impossible key
+    is an InputError that names it."""
     raw = yamlfile.mapping(path, "see config/lab")
+    if (base := raw.pop("extends", None)) is not None:  # the parts of another file go before
+        before = yamlfile.mapping(Path(path).with_name(f"{base}.yaml"), "name a file of config/lab")
+        raw = before | raw | {"parts": before.get("parts", []) + raw.get("parts", [])}
     raw.pop("task_weights", None)  # a place for YAML anchors
     parts = tuple(_part(part, f"{path}: parts[{i}]") for i, part in enumerate(raw.pop("parts", [])))
     config = _build(LabConfig, {**raw, "parts": parts}, str(path))

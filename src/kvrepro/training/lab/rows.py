@@ -1,4 +1,5 @@
-"""Training rows: RULER-format samples with several questions a context, a key-value helper, and plain text.
+"""Training rows: RULER-format samples with several questions a context, register programs with their trace, a key-value
+helper, and plain text.
 
 A sample is a list of pieces that are tokenised one by one, exactly as ``kvrepro.benchmarks.example.render`` does:
 instruction, context, then question (with answer prefix) and answer in turn. An answer ends with ``<|endoftext|>``; the
@@ -20,6 +21,8 @@ import numpy as np
 from scipy.special import zeta
 from tokenizers import Tokenizer
 
+from kvrepro.benchmarks.reasoning import registers
+from kvrepro.benchmarks.reasoning.definitions import REGISTERS
 from kvrepro.benchmarks.ruler import draws, facts
 from kvrepro.benchmarks.ruler.definitions import SENTENCES, Wording, task, wording
 from kvrepro.benchmarks.ruler.draws import TRAIN
@@ -32,6 +35,7 @@ EOS = 0  # id of <|endoftext|>
 SMALLEST = 110  # tokens; shorter gaps of a row are filled with plain text
 FULL_SHARE = 0.75  # of the samples are as long as the room that is left
 MOST_QUESTIONS = 24
+MOST_REGISTERS = 8
 FWE_ALPHA = (1.7, 2.2)  # Zipf exponents of fwe; 2.0 at evaluation
 
 Segment = tuple[str, int]  # text and its weight code
@@ -74,6 +78,7 @@ class RowMaker:
             "cwe": self.cwe,
             "fwe": self.fwe,
             "qa": self.qa,
+            registers.TASK: self.registers,
         }
 
     @classmethod
@@ -143,7 +148,7 @@ class RowMaker:
 
     def sample(self, rng: random.Random, name: str, length: int) -> list[Piece] | None:
         """Pieces of one sample of a benchmark task in at most about ``length`` tokens; None when it does not fit."""
-        return self.makers[task(name).family](rng, name, length)
+        return self.makers[name if name == registers.TASK else task(name).family](rng, name, length)
 
     def plain(self, rng: random.Random, size: int) -> list[int]:
         """A stretch of training text, documents separated by ``<|endoftext|>``."""
@@ -410,6 +415,18 @@ class RowMaker:
         listed = [word for word, n in zip(coded, counts.tolist(), strict=True) for _ in range(n)]
         rng.shuffle(listed)
         return self.pieces(filled, text(" ".join(listed)), [Asked(question, reply)])
+
+    # --- registers ---------------------------------------------------------------------------------------------------
+
+    def registers(self, rng: random.Random, name: str, length: int) -> list[Piece] | None:
+        """A program with the trace of as many rounds as fit, all of which is the answer."""
+        program = registers.program(rng, rng.randint(registers.LEAST_REGISTERS, MOST_REGISTERS), TRAIN, rounds=1)
+        used = self.count(REGISTERS["instruction"]) + self.cost(text(program.context)) + 2
+        fitting, rounds = None, 1
+        while used + self.cost(text(registers.question(rounds)), text(trace := program.run(rounds)[0])) <= length:
+            fitting = [text(registers.question(rounds)), answer(trace)]
+            rounds += 1
+        return fitting and [text(REGISTERS["instruction"]), text(program.context), *fitting]
 
     # --- questions ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,15 @@
+"""Reasoning whose trace is several times as long as a bounded cache (WG-KV §5.4, Appendix K).
+
+* ``registers``, generated: a small program is run round after round and every step is written down. A step reads the
+  program in the prompt and, of the trace, the values that were written last; what they replaced is of no more use. The
+  prompt is short and the trace as long as the settings want, so a cache that forgets the program or a value that is
+  still current goes wrong from there on.
+* ``aime25``: the problems of AIME 2025, from the user's file. WG-KV samples one answer a problem at temperature 0.6;
+  here answers are greedy.
+
+Definitions and wording are in ``tasks.yaml``, answers are judged by ``score``.
+"""
+
+from kvrepro.benchmarks.reasoning.definitions import TASKS
+
+__all__ = ["TASKS"]

@@ -1,0 +1,35 @@
+"""Queries on growing caches and their bounds (WG-KV §2.2, Table 1, Figure 2b)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from kvrepro.analysis import patterns
+from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.claims.evidence import Evidence, NoRows, exact
+from kvrepro.results import DENSE
+
+
+def growth_ratio(evidence: Evidence, quantity: str) -> Estimate:
+    """A quantity of a cache that is bounded by eviction with admission over the same without, mean over documents."""
+    evidence.of(patterns.GROWTH)
+    both, alone = (patterns.PRIMITIVES.index(name) for name in (patterns.BOTH, patterns.EVICTION))
+    found = patterns.growth(evidence.rows, quantity)
+    if not patterns.growth(evidence.rows, "evictions").value[alone]:
+        raise NoRows("evictions; give longer documents")
+    return found.map(lambda x: x[..., both] / x[..., alone])
+
+
+def peak_over_budget(evidence: Evidence, method: str, benchmark: str) -> Estimate:
+    """The most entries that any answer's bounded cache held, after any token, over its budget; failed rows count."""
+    rows = evidence.of(benchmark)
+    dense, own = rows[rows["method"] == DENSE], rows[rows["method"].str.split("@").str[0] == method]
+    if dense.empty or own.empty or "peak_entries" not in own:
+        raise NoRows(f"the most entries that {method} held")
+    heads = (dense["kept_entries"] / dense["n_tokens"]).iloc[0]  # layers x KV heads
+    budgets = own["options"].map(lambda text: json.loads(text)["bounding"]["budget"])
+    return exact((own["peak_entries"] / (heads * budgets)).max())
+
+
+GROWTH_QUERIES: tuple[Callable[..., Estimate], ...] = (growth_ratio, peak_over_budget)

@@ -1,0 +1,67 @@
+"""Queries on selection over an admitted cache (WG-KV §2.2, §5.4, Figures 2a and 9)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+
+import pandas as pd
+
+from kvrepro.analysis import bootstrap, selected
+from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.analysis.selected import Selected
+from kvrepro.claims.admission import admitted_share
+from kvrepro.claims.comparisons import OF_LEADS, minus, over
+from kvrepro.claims.evidence import Evidence, NoRows
+from kvrepro.errors import InputError
+from kvrepro.results import DENSE, valid
+
+
+def left_out(evidence: Evidence, method: str, benchmark: str) -> Estimate:
+    """Percent of a context's entries that are not held, of the setting that holds most; contexts are resampled."""
+    return admitted_share(evidence, method, benchmark).map(lambda x: 100 * (1 - x))
+
+
+def selection_gap(evidence: Evidence, a: str, b: str, benchmark: str) -> Estimate:
+    """The score of a minus that of b in points at the number of selected entries where they differ most."""
+    evidence.of(benchmark)
+    try:
+        found: Selected = evidence.read(_reader(benchmark))
+    except InputError as error:
+        raise NoRows(str(error)) from error
+    budgets = found.budgets(a, b)
+    if not budgets:
+        raise NoRows(f"numbers of entries that both {a} and {b} selected")
+    return over([minus(found.result[a, n], found.result[b, n]) for n in budgets], OF_LEADS["farthest"])
+
+
+def selection_cost(evidence: Evidence, a: str, b: str, benchmark: str, quantity: str) -> Estimate:
+    """Entries in the pages that a selection scores, or bytes held, of a over the same of b, mean over contexts.
+
+    The local tokens, which every head holds, are in no page.
+    """
+    rows = valid(evidence.of(benchmark))
+    dense = rows[rows["method"] == DENSE].drop_duplicates(["task", "item"]).set_index(["task", "item"])
+    heads = dense["kept_entries"] / dense["n_tokens"]  # layers x KV heads
+    costs = {}
+    for method in (a, b):
+        own = rows[rows["method"].str.split("@").str[0] == method].drop_duplicates(["task", "item"])
+        if own.empty:
+            raise NoRows(f"contexts of {method}")
+        own = own.set_index(["task", "item"])
+        if quantity == "candidates":
+            local = own["options"].map(lambda text: json.loads(text)["selection"]["local"])
+            costs[method] = own["kept_entries"] - heads * local
+        else:
+            costs[method] = own["bytes_held"].astype(float)
+    both = pd.DataFrame(costs).dropna()
+    return bootstrap.mean([both.to_numpy(dtype=float)]).map(lambda x: x[..., 0] / x[..., 1])
+
+
+@cache
+def _reader(benchmark: str) -> Callable[[pd.DataFrame], Selected]:
+    return lambda rows: selected.selected(rows[rows["experiment"] == benchmark])
+
+
+SELECTION_QUERIES: tuple[Callable[..., Estimate], ...] = (left_out, selection_gap, selection_cost)

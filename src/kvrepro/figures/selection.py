@@ -1,0 +1,57 @@
+"""Selection alone and over an admitted cache: WG-KV Figure 9."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvrepro.analysis.accuracy import unanswered_note
+from kvrepro.analysis.bootstrap import FEW
+from kvrepro.analysis.selected import Selected, selected
+from kvrepro.figures.admission import PAPERS_BENCHMARK
+from kvrepro.figures.style import PAGE, about, benchmark_title, caption, look, model_title, task_panels
+from kvrepro.results import DENSE
+
+
+def figure_9(rows: pd.DataFrame, lab: bool = False) -> Figure:
+    """Accuracy in percent against the entries that a decoding token reads, log scale, one line for Quest on the full
+    cache and one on what WG-KV admitted, the full cache dashed: the mean over the tasks and a panel a task (§5.4).
+
+    Reads the accuracy rows of one model on one benchmark.
+    """
+    overall = selected(rows)
+    figure = task_panels(
+        overall.result.tasks, lambda axes, tasks: _against_read(axes, selected(rows, tasks)), "entries read"
+    )
+    title = f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}"
+    figure.suptitle(f"{title} in the place of {PAPERS_BENCHMARK}", fontsize=7.5)
+    caption(figure, _note(overall, rows, lab), PAGE)
+    return figure
+
+
+def _against_read(axes: Axes, found: Selected) -> None:
+    table = found.result.table()
+    dense = table.loc[table["method"] == DENSE, "accuracy"]
+    axes.axhline(dense.iloc[0], color="black", linestyle="--", linewidth=0.9, label="full cache")
+    for name in found.held:
+        line, style = table[table["method"] == name], look(name)
+        axes.fill_between(line["budget"], line["low"], line["high"], color=style.color, alpha=0.15, linewidth=0)
+        axes.plot(line["budget"], line["accuracy"], color=style.color, marker=style.marker, label=style.label)
+    axes.set_xscale("log", base=2)
+    budgets = sorted(table.loc[table["method"] != DENSE, "budget"].unique())
+    axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+    axes.minorticks_off()
+
+
+def _note(found: Selected, rows: pd.DataFrame, lab: bool) -> str:
+    result = found.result
+    stored = ", ".join(f"{look(name).label} {100 * share:.0f} %" for name, share in found.held.items())
+    pooled = "" if result.items >= FEW else ", those of the mean over items of all tasks resampled together"
+    return (
+        f"{about(rows['model'].iloc[0], lab)}The paper's curves are on {PAPERS_BENCHMARK}. Entries that a decoding "
+        "token reads per KV head at most, local ones included; context and question are prefilled without selection. "
+        f"Stored, of the full cache: {stored}. {len(result.tasks)} task{'s' * (len(result.tasks) != 1)} of "
+        f"{result.items} item{'s' * (result.items != 1)}; bands: 95 % bootstrap intervals over items{pooled}. "
+        f"{unanswered_note(rows)}{result.left_out()}"
+    )
