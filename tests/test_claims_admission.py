@@ -1,4 +1,4 @@
-"""Queries on admission over synthetic rows with known cache sizes, scores and losses, and what is not built."""
+"""Queries on admission over synthetic rows with known cache sizes, scores and losses, and what rows do not answer."""
 
 from __future__ import annotations
 
@@ -191,5 +191,5 @@ def test_a_lab_model_is_judged_on_stand_ins_as_such(evidence):
     for claim in ("wg-f2b-eviction-starts-later", "wg-f2b-fewer-attended-entries"):
         assert judged.loc[claim, "verdict"] == "direction holds"
     assert judged.loc["wg-f13-heads-decide-apart", "verdict"] == "undecided"  # 0.5 is neither above nor below 0.5
-    assert judged.loc["wg-f9-quest-curves-overlap", "verdict"] == "not built"
+    assert judged.loc["wg-f9-quest-curves-overlap", "verdict"] == "contradicted"  # made to differ
     assert judged.loc["wg-s33-gates-become-binary", "verdict"] == "direction holds"

@@ -351,7 +351,7 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
     for younger in ("reasoning", "helmet"):  # older than the benchmarks
         shutil.rmtree(run / f"results/reference/test/accuracy/lab-dense/{younger}")
     (run / "results/reference/test/patterns/lab-dense.parquet").unlink()
-    lacking = set(OF_REASONING) | set(of_patterns) | {"wg_kv_figure_7"}
+    lacking = set(OF_REASONING) | set(of_patterns) | {"wg_kv_figure_7", "wg_kv_figure_9"}
     assert set(found) - set(planned(run, "all", "reference")) == lacking
 
 
