@@ -289,6 +289,7 @@ def test_kept_fractions_rerun_the_evaluation_alone(run):
         "wg_kv_figure_7": 1,
         "wg_kv_figure_7_ruler": 1,
         "wg_kv_figure_9": 1,
+        "wg_kv_table_1": 1,
     }
 
 
@@ -601,9 +602,9 @@ def test_scripts_from_prompts_to_claims(script, site):
     made = {"name": "helmet", "settings": config["benchmarks"]["helmet"], "seed": 42}
     script("prompts", Named(), Named(prompts=["helmet.jsonl"], manifest="helmet.csv"), made, model="lab-dense")
     labelled = "results/test/accuracy/lab-dense/helmet/trec_fine.parquet"
-    local = {"local_attention": {"admission": {"method": "local_attention", "sinks": 4}}}
-    params = {"kept": [0.2], "methods": local, "paper": "wg_kv"}
+    params = {"kept": [0.2], "methods": running(experiments["wg_kv"]["methods"], "helmet"), "paper": "wg_kv"}
     inputs = Named(model=[], prompts="helmet.jsonl")
+    inputs.write_gates, inputs.head_profile = "write_gates", "head_profile"
     script("accuracy", inputs, Named(rows=labelled), params, model="lab-dense", benchmark="helmet", task="trec_fine")
     assert set(read_rows(labelled)["metric"]) == {"score", "stopped_at_newline"}
     made = {"name": "reasoning", "settings": config["benchmarks"]["reasoning"], "seed": 42}

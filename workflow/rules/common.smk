@@ -24,6 +24,7 @@ MODELS = list(dict.fromkeys(model for experiment in EXPERIMENTS.values() for mod
 DESCRIBED = {paper: described(config, paper) for paper in EXPERIMENTS}
 RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
 CORPORA = {documents.name(entry): entry for entry in config["labels"]["corpora"]}
+PATTERNS = config["patterns"]
 LOCAL_CACHE = ("write_gates", "no_local_cache")
 GPU = int(config["device"].startswith("cuda"))
 
@@ -196,6 +197,19 @@ def pattern_rows(wildcards):
 
 def primitive_rows(wildcards):
     return [pattern_rows(wildcards), *accuracy_files(wildcards.where, model_of(wildcards), "ruler")]
+
+
+def pattern_prompts(wildcards):
+    """The items that contexts are taken of, by the name of their kind."""
+    taken = {name: context for name, context in PATTERNS["contexts"].items() if "benchmark" in context}
+    folder = f"{RESULTS}/prompts/{wildcards.model}"
+    return {name: f"{folder}/{context['benchmark']}/{context['task']}.jsonl" for name, context in taken.items()}
+
+
+def pattern_texts():
+    """Identities of the corpora, by their name."""
+    entries = [PATTERNS["code"], *(c["corpus"] for c in PATTERNS["contexts"].values() if "corpus" in c)]
+    return {documents.name(entry): identity.corpus(entry) for entry in entries}
 
 
 READS = {

@@ -1,20 +1,5 @@
 # Patterns of attention in code, and what each head admits of two kinds of contexts (WG-KV §2.3, Appendix H).
 
-PATTERNS = config["patterns"]
-
-
-def pattern_prompts(wildcards):
-    """The items that contexts are taken of, by the name of their kind."""
-    taken = {name: context for name, context in PATTERNS["contexts"].items() if "benchmark" in context}
-    folder = f"{RESULTS}/prompts/{wildcards.model}"
-    return {name: f"{folder}/{context['benchmark']}/{context['task']}.jsonl" for name, context in taken.items()}
-
-
-def pattern_texts():
-    """Identities of the corpora, by their name."""
-    entries = [PATTERNS["code"], *(c["corpus"] for c in PATTERNS["contexts"].values() if "corpus" in c)]
-    return {documents.name(entry): identity.corpus(entry) for entry in entries}
-
 
 rule pattern_rows:
     input:
@@ -34,7 +19,7 @@ rule pattern_rows:
     resources:
         gpu=GPU,
     params:
-        settings=PATTERNS,
+        settings=config["patterns"],
         texts=pattern_texts() if analysed(HERE, "patterns") else {},
         weights=model_weights,
     script:
