@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from kvrepro import config, identity, remembered
 from kvrepro.analysis.names import ABLATION
+from kvrepro.benchmarks import helmet
 from kvrepro.benchmarks.registry import benchmark
 from kvrepro.benchmarks.scbench import TASKS
 from kvrepro.errors import InputError
@@ -69,6 +70,16 @@ def test_the_allocation_ablation_is_on_three_tasks_of_each_benchmark_where_there
         tasks = config.load({"tier": tier})["budgets"]["tasks"]
         assert set(ABLATION["scbench"]) == set(tasks["scbench"]) and set(ABLATION["ruler"]) < set(tasks["ruler"])
     assert set(config.load({"tier": "quick"})["budgets"]["tasks"]) == {"ruler"}
+
+
+def test_helmet_is_asked_as_published_and_offline_in_short():
+    paper, lab = (config.load({"tier": tier})["benchmarks"]["helmet"] for tier in ("paper", "lab"))
+    assert tuple(paper["tasks"]) == tuple(lab["tasks"]) == helmet.TASKS
+    assert paper["length"] == 32768 and paper["data"] and not {"items", "most_new_tokens", "sources"} & set(paper)
+    assert lab["length"] == 4096 and lab["items"] == 50 and lab["sources"] and "data" not in lab
+    given = {"tier": "quick", "benchmarks": {"helmet": {"data": {"trec_fine": "data/HELMET"}}}}
+    assert config.load(given)["benchmarks"]["helmet"]["data"] == {"trec_fine": "data/HELMET"}
+    assert "must be" in sentence(benchmarks={"helmet": {"data": 3}})
 
 
 def test_a_tier_changes_only_what_it_names():

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import kvrepro
 from kvrepro import identity
+from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
 from kvrepro.labels import documents
