@@ -17,7 +17,7 @@ from synthetic_observations import observation_rows
 from synthetic_rows import accuracy_rows, predictor_rows, scbench_rows
 
 from kvrepro.analysis.bootstrap import DRAWS, FEW, Estimate
-from kvrepro.benchmarks import scbench
+from kvrepro.benchmarks import helmet, scbench
 from kvrepro.benchmarks.ruler import TASKS
 from kvrepro.claims import comparisons, queries, verdicts
 from kvrepro.claims.admission import ADMISSION_QUERIES
@@ -348,7 +348,7 @@ def test_every_claim_with_a_query_can_be_asked(whole):
     answered, known = set(), query_functions()
     profile = profile_rows(load_profile("h200"))
     profiled = {model: Evidence(model, profile[profile["model"] == model]) for model in profile["model"].unique()}
-    benchmarks = [admission_rows("helmet"), admission_rows("ruler"), bounded_rows()]
+    benchmarks = [admission_rows("helmet", tasks=helmet.TASKS), admission_rows("ruler"), bounded_rows()]
     admitted = Evidence("lab-dense", pd.concat([*benchmarks, local_cache_rows(), pattern_rows()], ignore_index=True))
     of_admission = (*ADMISSION_QUERIES, *SELECTION_QUERIES, *PATTERN_QUERIES, *GROWTH_QUERIES, *BOUNDED_QUERIES)
     scored = scoring.tidy(benchmark_rows(scoring.load()), "h200")

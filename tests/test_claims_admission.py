@@ -6,18 +6,25 @@ import pandas as pd
 import pytest
 from synthetic_admission import DECIDED, admission_rows, local_cache_rows, pattern_rows, validation_rows
 
+from kvrepro.benchmarks.helmet import TASKS
 from kvrepro.claims.evidence import Evidence, NoRows
 from kvrepro.claims.ledger import claims
 from kvrepro.claims.queries import ask
 from kvrepro.claims.report import Measured, judge
 
 HELMET = {"benchmark": "helmet"}
+SUMMARIES = ["infbench_sum_eng", "multi_lexsum"]
 BOTH = {"a": "wg_kv+quest", "b": "quest", "benchmark": "ruler"}
 
 
 @pytest.fixture(scope="module")
 def evidence():
-    rows = [admission_rows("helmet"), admission_rows("ruler", items=10), local_cache_rows(), pattern_rows()]
+    rows = [
+        admission_rows("helmet", tasks=TASKS),
+        admission_rows("ruler", items=10),
+        local_cache_rows(),
+        pattern_rows(),
+    ]
     return Evidence("lab-dense", pd.concat(rows, ignore_index=True))
 
 
@@ -29,6 +36,8 @@ def evidence():
         ("score_at_size", {"method": "local_attention", "size": 0.25, **HELMET}, 56.25),
         ("score_at_size", {"method": "local_attention", "size": 0.098, **HELMET}, 25),  # within a rounding of 0.1
         ("score_kept_at_size", {"method": "wg_kv", "size": 0.25, **HELMET}, 0.9375),
+        ("score_kept_at_size", {"method": "wg_kv", "size": 0.1, **HELMET, "tasks": "msmarco_rerank_psg"}, 0.75),
+        ("score_kept_at_size", {"method": "duo_attention", "size": 0.2, **HELMET, "tasks": SUMMARIES}, 0.75),
         ("smallest_lead", {"a": "wg_kv", "b": "local_attention", "below": 0.4, **HELMET}, 25),  # at 0.4
         ("smallest_lead", {"a": "wg_kv", "b": "duo_attention", "below": 0.4, **HELMET}, 12.5),  # at 0.2
         ("smallest_lead", {"a": "local_attention", "b": "wg_kv", "below": 0.4, **HELMET}, -50),
@@ -149,12 +158,27 @@ def test_one_lambda_or_one_threshold_answers_nothing_about_several():
         ask(Evidence("lab-dense", validation_rows(thresholds=(0.5,))), "gates_decided", {})
 
 
-def test_a_lab_model_says_nothing_on_a_benchmark_that_is_not_built(evidence):
+def test_a_task_that_lacks_or_is_not_answered_judges_nothing(evidence):
+    rows = evidence.rows
+    without = Evidence("lab-dense", rows[rows["task"] != "nlu"])
+    with pytest.raises(NoRows, match="nlu"):
+        ask(without, "score_at_size", {"method": "wg_kv", "size": 0.25, **HELMET})
+    zero = rows.assign(value=rows["value"].where(rows["task"] != "multi_lexsum", 0.12))  # of ROUGE, for any text
+    asked = {"method": "wg_kv", "size": 0.1, **HELMET, "tasks": SUMMARIES}
+    assert ask(evidence, "score_kept_at_size", asked).value == pytest.approx(0.75, rel=1e-3)
+    with pytest.raises(NoRows, match="multi_lexsum"):
+        ask(Evidence("lab-dense", zero), "score_kept_at_size", asked)
+
+
+def test_a_lab_model_is_judged_on_stand_ins_as_such(evidence):
     models = {"gatesight": [], "wg_kv": ["lab-dense"]}
     commands = dict.fromkeys(("quick", "lab", "paper"), "make reproduce")
     judged = judge(claims(), Measured("lab", {"lab-dense": evidence}, models, {}), commands).set_index("claim_id")
-    for claim in ("wg-f7-over-local-attention", "wg-f14-over-duo-attention", "wg-s1-near-lossless"):
-        assert judged.loc[claim, "verdict"] == "not built" and pd.isna(judged.loc[claim, "measured"])
+    assert judged.loc["wg-f7-over-local-attention", "verdict"] == "direction holds"
+    assert judged.loc["wg-f14-over-duo-attention", "measured"] == pytest.approx(12.5)
+    assert judged.loc["wg-s1-near-lossless", "measured"] == pytest.approx(0.9375)
+    assert judged.loc["wg-s52-reranking-at-tenth", "measured"] == pytest.approx(0.75, rel=1e-3)
+    assert judged.loc["wg-s52-summaries-at-tenth", "verdict"] == "undecided"
     assert judged.loc["wg-f11-lambda-shrinks-cache", "verdict"] == "direction holds"
     assert judged.loc["wg-f11-lambda-raises-loss", "measured"] == pytest.approx(0.0138889, rel=1e-4)
     assert judged.loc["wg-t1-admission-slows-growth", "verdict"] == "reproduced"  # said of any model
@@ -167,5 +191,5 @@ def test_a_lab_model_says_nothing_on_a_benchmark_that_is_not_built(evidence):
     for claim in ("wg-f2b-eviction-starts-later", "wg-f2b-fewer-attended-entries"):
         assert judged.loc[claim, "verdict"] == "direction holds"
     assert judged.loc["wg-f13-heads-decide-apart", "verdict"] == "undecided"  # 0.5 is neither above nor below 0.5
-    assert judged.loc["wg-f9-quest-curves-overlap", "verdict"] == "not built"
+    assert judged.loc["wg-f9-quest-curves-overlap", "verdict"] == "contradicted"
     assert judged.loc["wg-s33-gates-become-binary", "verdict"] == "direction holds"

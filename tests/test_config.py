@@ -13,6 +13,7 @@ import yaml
 from safetensors.torch import save_file
 
 from kvrepro import config, identity, remembered
+from kvrepro.benchmarks import helmet
 from kvrepro.benchmarks.registry import benchmark
 from kvrepro.benchmarks.scbench import TASKS
 from kvrepro.errors import InputError
@@ -61,6 +62,16 @@ def test_paper_asks_every_question_of_the_published_contexts_at_the_published_le
     settings = config.load({"tier": "paper"})["benchmarks"]["scbench"]
     assert tuple(settings["tasks"]) == TASKS and settings["data"] and settings["length"] == 262144
     assert not {"turns", "most_new_tokens", "sources"} & set(settings)
+
+
+def test_helmet_is_asked_as_published_and_offline_in_short():
+    paper, lab = (config.load({"tier": tier})["benchmarks"]["helmet"] for tier in ("paper", "lab"))
+    assert tuple(paper["tasks"]) == tuple(lab["tasks"]) == helmet.TASKS
+    assert paper["length"] == 32768 and paper["data"] and not {"items", "most_new_tokens", "sources"} & set(paper)
+    assert lab["length"] == 4096 and lab["items"] == 50 and lab["sources"] and "data" not in lab
+    given = {"tier": "quick", "benchmarks": {"helmet": {"data": {"trec_fine": "data/HELMET"}}}}
+    assert config.load(given)["benchmarks"]["helmet"]["data"] == {"trec_fine": "data/HELMET"}
+    assert "must be" in sentence(benchmarks={"helmet": {"data": 3}})
 
 
 def test_a_tier_changes_only_what_it_names():

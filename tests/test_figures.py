@@ -46,6 +46,8 @@ def known(rows, predictors):
         "accuracy": pd.concat([accurate, scbench], ignore_index=True),
         "ruler": accurate,
         "scbench": scbench,
+        "helmet": admission_rows("helmet", tasks=("kilt_nq", "narrativeqa"), model="lab-hybrid"),
+        "longproc": accuracy_rows(METHODS, tasks=("html_to_tsv_2k",), benchmark="longproc"),
         "predictors": predictors,
         "observations": both,
         "gates": observed,
@@ -249,6 +251,12 @@ def test_without_rows_there_is_one_sentence(name, known):
     product = (FIGURES | TABLES)[name]
     with pytest.raises(InputError, match="run the target"):
         product.make(known[product.reads][:0])
+
+
+def test_a_table_says_which_judge_was_not_run(known):
+    text = TABLES["helmet_tasks"].make(known["helmet"])[1]
+    assert text.count("No judge was run: narrativeqa by ROUGE-L F1.") == text.count("No judge") == 1
+    assert "No judge" not in TABLES["longproc_tasks"].make(known["longproc"])[1]
 
 
 def test_figures_of_scbench_are_those_of_ruler_on_other_rows(known):

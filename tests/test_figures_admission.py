@@ -89,6 +89,15 @@ def test_figure_7_shows_three_methods_and_the_full_cache_in_a_panel_a_task(rows)
     assert "lab-dense is a small model" in figure.texts[-1].get_text().replace("\n", " ")
 
 
+def test_figure_7_of_the_papers_benchmark_says_which_judge_was_not_run():
+    rows = admission_rows("helmet", tasks=("kilt_nq", "narrativeqa", "multi_lexsum"))
+    figure = figure_7(rows.assign(benchmark="helmet_stand_in"))
+    assert figure.get_suptitle() == "lab-dense, HELMET stand-ins"
+    note = figure.texts[-1].get_text().replace("\n", " ")
+    assert "No judge was run: narrativeqa, multi_lexsum by ROUGE-L F1." in note and "in the place" not in note
+    assert "No judge" not in figure_7(admission_rows("helmet", tasks=("kilt_nq",))).texts[-1].get_text()
+
+
 def test_figure_7_of_one_task_is_one_panel(rows):
     figure = figure_7(rows[rows["task"] == "vt"])
     assert [axes.get_title() for axes in figure.axes if axes.axison] == ["vt"]

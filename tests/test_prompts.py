@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 from ruler_tools import offline, tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from kvrepro.benchmarks import prompts, ruler
 from kvrepro.benchmarks.example import Example, Question, render
@@ -101,3 +104,15 @@ def test_bad_manifest(tmp_path):
         path.write_text(text)
         with pytest.raises(InputError, match=r"manifest\.csv: "):
             prompts.read_manifest(path)
+
+
+def test_without_a_chat_the_text_begins_as_the_tokenizer_begins_texts():
+    example = Example("helmet", "nlu", 0, 0, "Instruction. ", "Context.", (Question("?", ("x",), 3),), chat=False)
+    begins = copy.deepcopy(tokenizer())
+    begins.bos_token = "<|im_start|>"
+    bos = begins.bos_token_id
+    begins._tokenizer.post_processor = TemplateProcessing("<|im_start|> $A", special_tokens=[("<|im_start|>", bos)])
+    plain = render(example, tokenizer()).prefix
+    assert render(example, begins).prefix == [bos, *plain] == render(example, begins, chat=True).prefix
+    chatty = render(replace(example, chat=True), begins, chat=True)
+    assert chatty.prefix[0] == bos and chatty.prefix.count(bos) == 1 and chatty.prefix != [bos, *plain]

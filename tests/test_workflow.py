@@ -91,6 +91,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
         "benchmarks": {
             "ruler": {"items": 2, "length": 1000, "tasks": ["niah_single_1", "qa_1"]},
             "scbench": {"items": 1, "length": 1000, "turns": 2, "most_new_tokens": 8, "tasks": ["vt", "many_shot"]},
+            "helmet": {"items": 1, "length": 1000, "most_new_tokens": 8, "tasks": ["trec_fine"]},
             "reasoning": {"items": 1, "length": 640, "registers": 3},
         },
         "observations": {
@@ -101,7 +102,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
         "patterns": {
             "documents": 1,
             "tokens": 200,
-            "contexts": {"vt": None, "qa_1": {"benchmark": "ruler", "task": "qa_1"}},
+            "contexts": {"html_to_tsv": None, "qa_1": {"benchmark": "ruler", "task": "qa_1"}},
             "items": 1,
             "bounding": {"budget": 64},
         },
@@ -189,7 +190,7 @@ OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
 OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
 OF_REASONING = {"wg_kv_figure_10": 1, "wg_kv_figure_16": 1}
-OF_WRITE_GATES = {f"wg_kv_figure_{n}": 1 for n in (7, 9, 11, 12)} | OF_REASONING
+OF_WRITE_GATES = {f"wg_kv_figure_{n}": 1 for n in (7, "7_ruler", 9, "9_ruler", 11, 12)} | OF_REASONING
 OF_PATTERNS = {"pattern_rows": 1, "wg_kv_figure_2b": 1, "wg_kv_figure_3": 1, "wg_kv_figure_13": 1, "wg_kv_table_1": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
@@ -280,12 +281,15 @@ def test_a_key_reruns_only_the_jobs_that_use_it(run):
 
 def test_kept_fractions_rerun_the_evaluation_alone(run):
     edit(run, experiments={"gatesight": {"kept": [0.5, 1.0]}, "wg_kv": {"kept": [0.5, 1.0]}})
-    assert planned(run) == {"benchmark_accuracy": 7} | OF_ACCURACY | OF_SCBENCH | OF_REASONING | {
+    assert planned(run) == {"benchmark_accuracy": 8} | OF_ACCURACY | OF_SCBENCH | OF_REASONING | {
+        "table_helmet_tasks": 1,
         "table_ruler": 2,
         "table_ruler_tasks": 2,
         "unpruned_accuracy": 2,
         "wg_kv_figure_7": 1,
+        "wg_kv_figure_7_ruler": 1,
         "wg_kv_figure_9": 1,
+        "wg_kv_figure_9_ruler": 1,
         "wg_kv_table_1": 1,
     }
 
@@ -297,16 +301,17 @@ def test_a_method_brings_what_it_needs(run):
 
 def test_write_gates_are_trained_where_the_tier_names_their_method(run):
     evaluated = {"unpruned_accuracy": 1, "table_ruler": 1, "table_ruler_tasks": 1, "claims_of_tier": 1}
+    evaluated |= {"benchmark_accuracy": 4, "table_helmet_tasks": 1}
     edit(run, write_gates={"recipe": {"steps": 3}})  # the rows that heads are identified on have this recipe, too
     both = {"write_gates_of_model": 1, "write_gates_without_local_cache": 1, "head_profile_of_model": 1}
-    assert planned(run) == both | {"benchmark_accuracy": 3} | evaluated | OF_WRITE_GATES | OF_PATTERNS
+    assert planned(run) == both | evaluated | OF_WRITE_GATES | OF_PATTERNS
     path = run / "config/tiers/test.yaml"
     tier = yaml.safe_load(path.read_text()) | {"write_gates": {"recipe": {}, "head_profile": {"steps": 2}}}
     gated = ("wg_kv", "duo_attention", "wg_kv+quest", "wg_kv+snapkv")
     tier["experiments"]["wg_kv"]["methods"] |= dict.fromkeys(gated)
     path.write_text(yaml.safe_dump(tier))
     gates = {"write_gates_of_model": 1} | OF_PATTERNS
-    assert planned(run) == {"benchmark_accuracy": 3, "wg_kv_figure_9": 1} | gates | evaluated
+    assert planned(run) == {"wg_kv_figure_9": 1, "wg_kv_figure_9_ruler": 1} | gates | evaluated
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
@@ -325,10 +330,11 @@ def test_dates_start_nothing_and_content_does(run):
         "write_gates_of_model": 1,
         "write_gates_without_local_cache": 1,
         "head_profile_of_model": 1,
-        "benchmark_accuracy": 3,
+        "benchmark_accuracy": 4,
         "unpruned_accuracy": 1,
         "table_ruler": 1,
         "table_ruler_tasks": 1,
+        "table_helmet_tasks": 1,
         "claims_of_tier": 1,
         **OF_WRITE_GATES,
         **OF_PATTERNS,
@@ -342,11 +348,13 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
         shutil.copy(file, target)
     found = planned(run, "all", "reference")
     of_accuracy = {"table_3": 1, "table_ruler": 2, "table_ruler_tasks": 2, "figure_4b": 1, "figure_11": 1}
-    of_patterns = {name: 1 for name in OF_PATTERNS if name != "pattern_rows"}
+    of_patterns = {name: 1 for name in OF_PATTERNS if name != "pattern_rows"} | {"table_helmet_tasks": 1}
     assert found == OF_SCBENCH | of_accuracy | DRAWN | OF_BUDGETS | OF_WRITE_GATES | of_patterns
-    shutil.rmtree(run / "results/reference/test/accuracy/lab-dense/reasoning")  # older than the benchmark
+    for younger in ("reasoning", "helmet"):  # older than the benchmarks
+        shutil.rmtree(run / f"results/reference/test/accuracy/lab-dense/{younger}")
     (run / "results/reference/test/patterns/lab-dense.parquet").unlink()
-    assert set(found) - set(planned(run, "all", "reference")) == set(OF_REASONING) | set(of_patterns)
+    lacking = set(OF_REASONING) | set(of_patterns) | {"wg_kv_figure_7"}
+    assert set(found) - set(planned(run, "all", "reference")) == lacking
 
 
 @pytest.mark.parametrize(
@@ -372,7 +380,7 @@ def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
 @pytest.mark.parametrize("profile", ["default", "h200", "slurm"])
 def test_profiles_pass_a_dry_run(run, profile):
     found = planned(run, "--config", "tier=paper", "--workflow-profile", f"workflow/profiles/{profile}", "--forceall")
-    assert found["benchmark_accuracy"] == 5 * 13 + 2 * 12 + 3
+    assert found["benchmark_accuracy"] == 5 * 13 + 2 * 12 + 3 * 14 + 3
 
 
 def test_lab_models_are_trained_by_their_own_target(run):
@@ -482,7 +490,7 @@ def script(site, monkeypatch):
             threads=1,
             config=call.config,
         )
-        runpy.run_path(f"workflow/scripts/{name}.py", init_globals={"snakemake": given})
+        runpy.run_path(f"workflow/scripts/{name}.py", init_globals={"snakemake": given}, run_name="__main__")
 
     call.config = kvrepro.config.load({"tier": "test"})
     return call
@@ -592,6 +600,14 @@ def test_scripts_from_prompts_to_claims(script, site):
     assert found["ok"].all() and set(found["metric"]) == {"score", "official", "corrected"}
     assert set(found["experiment"]) == {"scbench"} and set(found["benchmark"]) == {"scbench_stand_in"}
 
+    made = {"name": "helmet", "settings": config["benchmarks"]["helmet"], "seed": 42}
+    script("prompts", Named(), Named(prompts=["helmet.jsonl"], manifest="helmet.csv"), made, model="lab-dense")
+    labelled = "results/test/accuracy/lab-dense/helmet/trec_fine.parquet"
+    local = {"local_attention": {"admission": {"method": "local_attention", "sinks": 4}}}
+    params = {"kept": [0.2], "methods": local, "paper": "wg_kv"}
+    inputs = Named(model=[], prompts="helmet.jsonl")
+    script("accuracy", inputs, Named(rows=labelled), params, model="lab-dense", benchmark="helmet", task="trec_fine")
+    assert set(read_rows(labelled)["metric"]) == {"score", "stopped_at_newline"}
     made = {"name": "reasoning", "settings": config["benchmarks"]["reasoning"], "seed": 42}
     script("prompts", Named(), Named(prompts=["reasoning.jsonl"], manifest="reasoning.csv"), made, **dense)
     reasoned = "results/test/accuracy/lab-dense/reasoning/registers.parquet"
@@ -615,6 +631,8 @@ def test_scripts_from_prompts_to_claims(script, site):
                 "accuracy": [accuracy, turns],
                 "ruler": [own],
                 "scbench": [turns],
+                "helmet": [labelled],
+                "longproc": [labelled],  # in the same form
                 "reasoning": [reasoned],
                 "predictors": [rows],
                 "observations": [rows, observed],

@@ -53,8 +53,10 @@ FIGURES = {
     "figure_13": Product(GATESIGHT, "gates", "figures.budgets.figure_13"),
     "wg_kv_figure_2b": Product(WG_KV, "patterns", "figures.patterns.figure_2b", "patterns", "figure_2b"),
     "wg_kv_figure_3": Product(WG_KV, "patterns", "figures.patterns.figure_3", "patterns", "figure_3"),
-    "wg_kv_figure_7": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7"),
-    "wg_kv_figure_9": Product(WG_KV, "ruler", "figures.selection.figure_9", "selection", "figure_9"),
+    "wg_kv_figure_7": Product(WG_KV, "helmet", "figures.admission.figure_7", "write_gates", "figure_7"),
+    "wg_kv_figure_7_ruler": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7_ruler"),
+    "wg_kv_figure_9": Product(WG_KV, "helmet", "figures.selection.figure_9", "selection", "figure_9"),
+    "wg_kv_figure_9_ruler": Product(WG_KV, "ruler", "figures.selection.figure_9", "selection", "figure_9_ruler"),
     "wg_kv_figure_10": Product(WG_KV, "reasoning", "figures.bounded.figure_10", "write_gates", "figure_10"),
     "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11"),
     "wg_kv_figure_12": Product(WG_KV, "local_cache", "figures.admission.figure_12", "write_gates", "figure_12"),
@@ -73,14 +75,15 @@ TABLES = {
     "table_d": Product(GATESIGHT, "gates", "tables.budgets.appendix_d"),
     "ruler": Product(BOTH, "ruler", "tables.accuracy.mean_accuracy"),
     "ruler_tasks": Product(BOTH, "ruler", "tables.accuracy.task_accuracy"),
+    "helmet_tasks": Product(WG_KV, "helmet", "tables.accuracy.task_accuracy"),
+    "longproc_tasks": Product(WG_KV, "longproc", "tables.accuracy.task_accuracy"),
     "scbench": Product(GATESIGHT, "scbench", "tables.accuracy.mean_accuracy"),
     "scbench_tasks": Product(GATESIGHT, "scbench", "tables.accuracy.task_accuracy"),
     "scbench_scorers": Product(GATESIGHT, "scbench", "tables.scbench.sensitivity"),
     "scbench_scorer_tasks": Product(GATESIGHT, "scbench", "tables.scbench.scorer_tasks"),
 }
 
-#: Figures of the latency profile, from its rows; they belong to no model. ``needs`` is the part of the profile that
-#: they show.
+#: Figures of the latency profile, from its rows; they belong to no model. ``needs`` is the part of it that they show.
 PROFILE_FIGURES = {
     name: Product(("wg_kv",), "profile", f"figures.{module}.{name}", needs=part)
     for name, module, part in (

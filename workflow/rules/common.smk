@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import kvrepro
 from kvrepro import identity
+from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
-from kvrepro.data.sources import source
 from kvrepro.labels import documents
 from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
@@ -25,6 +25,7 @@ DESCRIBED = {paper: described(config, paper) for paper in EXPERIMENTS}
 RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
 CORPORA = {documents.name(entry): entry for entry in config["labels"]["corpora"]}
 PATTERNS = config["patterns"]
+PATTERN_BENCHMARKS = {context["benchmark"] for context in PATTERNS["contexts"].values() if "benchmark" in context}
 LOCAL_CACHE = ("write_gates", "no_local_cache")
 GPU = int(config["device"].startswith("cuda"))
 
@@ -209,7 +210,7 @@ def pattern_prompts(wildcards):
 def pattern_texts():
     """Identities of the corpora, by their name."""
     entries = [PATTERNS["code"], *(c["corpus"] for c in PATTERNS["contexts"].values() if "corpus" in c)]
-    return {source(entry).name: identity.corpus(entry) for entry in entries}
+    return {documents.name(entry): identity.corpus(entry) for entry in entries}
 
 
 READS = {

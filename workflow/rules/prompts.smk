@@ -1,7 +1,7 @@
 # Items of all tasks of a benchmark in each model's tokenizer, and their manifest with the hash of every prompt's token ids.
 
 
-for name in sorted({benchmark for _, benchmark in RUNS}):
+for name in sorted({benchmark for _, benchmark in RUNS} | PATTERN_BENCHMARKS):
 
     rule:
         name:
@@ -28,3 +28,15 @@ for name in sorted({benchmark for _, benchmark in RUNS}):
 rule prompts:
     input:
         [f"{RESULTS}/prompts/{model}/{benchmark}/manifest.csv" for model, benchmark in RUNS],
+
+
+rule helmet_data:
+    # by hand: snakemake --cores 1 helmet_data; then name the folder as benchmarks.helmet.data of the two tasks
+    output:
+        [f"data/HELMET/{name}" for name in DOWNLOADS],
+    log:
+        f"{LOGS}/helmet_data.log",
+    conda:
+        "../../envs/conda.yaml"
+    script:
+        "../scripts/helmet_data.py"

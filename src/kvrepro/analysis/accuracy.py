@@ -10,6 +10,7 @@ import pandas as pd
 
 from kvrepro.analysis import bootstrap
 from kvrepro.analysis.bootstrap import Block, Estimate
+from kvrepro.benchmarks import helmet
 from kvrepro.errors import InputError
 from kvrepro.results import DENSE, REFERENCES, valid
 
@@ -123,12 +124,13 @@ def _part(rows: pd.DataFrame, items: pd.Index, columns: pd.MultiIndex) -> tuple[
 
 
 def unanswered(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Tasks of one model and benchmark on which the unpruned model scores below UNANSWERED percent, in their order:
-    what a method keeps there hardly shows."""
+    """Tasks of one model and benchmark on which the unpruned model scores below UNANSWERED percent, or what HELMET's
+    metric gives to any text, in their order: what a method keeps there hardly shows."""
     dense = valid(rows[(rows["metric"] == "score") & (rows["method"] == DENSE)]) if len(rows) else rows
     if dense.empty:
         return ()
-    return tuple(task for task in dense["task"].unique() if accuracy(dense, [task]).estimate.value.max() < UNANSWERED)
+    least = helmet.least if dense["experiment"].iloc[0] == helmet.BENCHMARK else lambda task: UNANSWERED
+    return tuple(t for t in dense["task"].unique() if accuracy(dense, [t]).estimate.value.max() < least(t))
 
 
 def unanswered_note(rows: pd.DataFrame) -> str:
@@ -136,7 +138,15 @@ def unanswered_note(rows: pd.DataFrame) -> str:
     tasks = unanswered(rows)
     if not tasks:
         return ""
-    return f"Unpruned, the model scores below {UNANSWERED} % on {', '.join(tasks)}: no method has much to lose there. "
+    other = " (ROUGE: 15 %)" if rows["experiment"].iloc[0] == helmet.BENCHMARK else ""
+    text = f"Unpruned, the model scores below {UNANSWERED} %{other} on {', '.join(tasks)}"
+    return f"{text}: no method has much to lose there. "
+
+
+def judged_note(rows: pd.DataFrame) -> str:
+    """The sentence, with a space after it, about tasks whose published score is that of a judge model."""
+    tasks = helmet.judged(rows["task"].unique()) if rows["experiment"].iloc[0] == helmet.BENCHMARK else ()
+    return f"No judge was run: {', '.join(tasks)} by ROUGE-L F1. " if tasks else ""
 
 
 def methods(rows: pd.DataFrame) -> list[str]:

@@ -26,6 +26,10 @@ BENCHMARKS = {
     "ruler": "RULER",
     "scbench": "SCBench",
     "scbench_stand_in": "SCBench stand-ins",
+    "helmet": "HELMET",
+    "helmet_stand_in": "HELMET stand-ins",
+    "longproc": "LongProc",
+    "longproc_stand_in": "LongProc stand-ins",
     "reasoning": "reasoning",
 }
 

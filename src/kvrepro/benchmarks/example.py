@@ -36,7 +36,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Example:
-    """One context of a benchmark with its questions; ``info`` holds what a scorer or a table needs besides."""
+    """One context of a benchmark with its questions; ``info`` holds what a scorer or a table needs besides, ``chat``
+    whether the benchmark wants it in a chat of a model that has a template."""
 
     benchmark: str
     task: str
@@ -46,6 +47,7 @@ class Example:
     context: str
     questions: tuple[Question, ...]
     info: dict = field(default_factory=dict)
+    chat: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,9 @@ class Prompt:
 
 def render(example: Example, tokenizer, chat: bool = False) -> Prompt:
     """Token ids of an example. The parts are tokenised one by one, so the same context has the same ids whatever is
-    asked; with ``chat`` the tokenizer's chat template is wrapped around them (one user turn, thinking off)."""
-    head, tail = around_user_turn(tokenizer) if chat else ("", "")
+    asked; with ``chat`` the tokenizer's chat template is wrapped around them (one user turn, thinking off), unless the
+    benchmark wants none: then the text begins with the token that the tokenizer puts before any."""
+    head, tail = around_user_turn(tokenizer) if chat and example.chat else (_opening(tokenizer), "")
 
     def ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False)
@@ -88,3 +91,9 @@ def render(example: Example, tokenizer, chat: bool = False) -> Prompt:
         text_sha256=hashlib.sha256("\u0000".join(parts).encode()).hexdigest(),
         token_sha256=sha256_tokens([i for part in tokens for i in part]),
     )
+
+
+def _opening(tokenizer) -> str:
+    """The beginning-of-sequence token of a tokenizer that puts one before every text."""
+    before = tokenizer.encode("", add_special_tokens=True)
+    return tokenizer.bos_token if before and before == [tokenizer.bos_token_id] else ""

@@ -12,7 +12,7 @@ from kvrepro.benchmarks.example import Example, Question
 from kvrepro.errors import unknown
 
 #: Packages beside this module, each with a module ``benchmark`` that defines BENCHMARK.
-BENCHMARKS = ("ruler", "scbench", "reasoning")
+BENCHMARKS = ("ruler", "scbench", "helmet", "longproc", "reasoning")
 
 #: ``score(example, question, text)``: the score of an answer, from 0 to 1, or several by the name of their metric, of
 #: which "score" is the one that figures and tables show.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -14,7 +14,7 @@ from kvrepro.analysis.accuracy import SERIES
 from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.analysis.cache_sizes import THRESHOLD, Curve, Curves
 from kvrepro.claims.comparisons import minus
-from kvrepro.claims.evidence import Evidence, NoRows
+from kvrepro.claims.evidence import TASKS, Evidence, NoRows
 from kvrepro.errors import InputError
 from kvrepro.results import DENSE, valid
 
@@ -24,9 +24,9 @@ def score_at_size(evidence: Evidence, method: str, size: float, benchmark: str) 
     return _at(_curve(_curves(evidence, benchmark), method), size)
 
 
-def score_kept_at_size(evidence: Evidence, method: str, size: float, benchmark: str) -> Estimate:
-    """Score at a cache size over that of the full cache on the same items."""
-    found = _curves(evidence, benchmark)
+def score_kept_at_size(evidence: Evidence, method: str, size: float, benchmark: str, tasks=None) -> Estimate:
+    """Score at a cache size over that of the full cache on the same items, by default of all tasks."""
+    found = _curves(evidence, benchmark, tasks)
     score = _at(_curve(found, method), size)
     return Estimate(score.value / found.dense.value, score.draws / found.dense.draws, score.units)
 
@@ -116,17 +116,22 @@ def gates_decided(evidence: Evidence) -> Estimate:
     return bootstrap.mean(blocks).map(lambda x: x.min(-1))
 
 
-def _curves(evidence: Evidence, benchmark: str) -> Curves:
-    evidence.of(benchmark)
+def _curves(evidence: Evidence, benchmark: str, tasks: str | Sequence[str] | None = None) -> Curves:
+    """Curves over tasks of a benchmark, by default all; NoRows when one lacks, or is named and hardly answered."""
+    names = (tasks,) if isinstance(tasks, str) else TASKS[benchmark] if tasks is None else tuple(tasks)
+    if missing := set(names) - set(evidence.of(benchmark)["task"]):
+        raise NoRows(f"tasks {', '.join(sorted(missing))}")
+    if tasks is not None:
+        evidence.answered(benchmark, names)
     try:
-        return evidence.read(_reader(benchmark))
+        return evidence.read(_reader(benchmark, names))
     except InputError as error:
         raise NoRows(str(error)) from error
 
 
 @cache
-def _reader(benchmark: str) -> Callable[[pd.DataFrame], Curves]:
-    return lambda rows: cache_sizes.curves(rows[rows["experiment"] == benchmark])
+def _reader(benchmark: str, tasks: tuple[str, ...]) -> Callable[[pd.DataFrame], Curves]:
+    return lambda rows: cache_sizes.curves(rows[rows["experiment"] == benchmark], tasks)
 
 
 def _curve(found: Curves, method: str) -> Curve:

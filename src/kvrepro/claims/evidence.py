@@ -13,11 +13,11 @@ import pandas as pd
 from kvrepro.analysis import summary
 from kvrepro.analysis.accuracy import Accuracy, Series, accuracy, unanswered
 from kvrepro.analysis.bootstrap import DRAWS, FEW, Estimate
-from kvrepro.benchmarks import ruler, scbench
+from kvrepro.benchmarks import helmet, ruler, scbench
 from kvrepro.errors import InputError
 
 #: The tasks of a benchmark; a claim that names none is about all of them.
-TASKS = {"ruler": ruler.TASKS, "scbench": scbench.TASKS}
+TASKS = {"ruler": ruler.TASKS, "scbench": scbench.TASKS, "helmet": helmet.TASKS}
 LENGTH_SLACK = 0.1  #: how far the longest context of the rows may be from the length that a claim is about
 
 

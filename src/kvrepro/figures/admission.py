@@ -9,9 +9,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kvrepro.analysis.accuracy import judged_note, unanswered_note
 from kvrepro.analysis.bootstrap import FEW
 from kvrepro.analysis.cache_sizes import THRESHOLD, Curves, curves
 from kvrepro.analysis.trade_off import TradeOff, lowest_loss, trade_off
+from kvrepro.benchmarks import helmet
 from kvrepro.figures.style import (
     BLUE,
     COLUMN,
@@ -26,7 +28,6 @@ from kvrepro.figures.style import (
 )
 
 MARKERS = "ovs^D<>px"  #: of thresholds, rising
-PAPERS_BENCHMARK = "HELMET"  #: of Figures 7 and 14
 
 
 def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
@@ -40,7 +41,7 @@ def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
         overall.result.tasks, lambda axes, tasks: _against_size(axes, curves(rows, tasks)), "KV cache size"
     )
     title = f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}"
-    figure.suptitle(f"{title} in the place of {PAPERS_BENCHMARK}", fontsize=7.5)
+    figure.suptitle(title + ("" if papers(rows) else " in the place of HELMET"), fontsize=7.5)
     caption(figure, _note(overall, rows, lab), PAGE)
     return figure
 
@@ -60,12 +61,18 @@ def _against_size(axes: Axes, found: Curves) -> None:
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "", "0.5", "", "1"])
 
 
+def papers(rows: pd.DataFrame) -> bool:
+    """Whether rows are of the paper's benchmark or of stand-ins for it, which their title names."""
+    return rows["experiment"].iloc[0] == helmet.BENCHMARK
+
+
 def _note(found: Curves, rows: pd.DataFrame, lab: bool) -> str:
     model, result = rows["model"].iloc[0], found.result
     pooled = "" if result.items >= FEW else ", those of the mean over items of all tasks resampled together"
+    other = "" if papers(rows) else "The paper's curves are on HELMET. "
     return (
-        f"{about(model, lab)}The paper's curves are on {PAPERS_BENCHMARK}, which is not built. Cache size: entries "
-        "held after the context over those of the full cache, mean over items. WG-KV: one point a λ at "
+        f"{about(model, lab)}{other}{judged_note(rows)}{unanswered_note(rows)}Cache size: entries held after the "
+        "context over those of the full cache, mean over items. WG-KV: one point a λ at "
         f"τ = {THRESHOLD:g}; Local Attention varies its window, DuoAttention the share of retrieval heads. "
         f"{len(result.tasks)} task{'s' * (len(result.tasks) != 1)} of {result.items} item{'s' * (result.items != 1)}; "
         f"bands: 95 % bootstrap intervals over items{pooled}. {result.left_out()}"

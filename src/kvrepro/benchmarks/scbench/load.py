@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from kvrepro.benchmarks.example import Example
+from kvrepro.benchmarks.published import objects
 from kvrepro.benchmarks.scbench import functions
 from kvrepro.benchmarks.scbench.definitions import MULTI_TURN, PREFIX, SOURCE, Task
 from kvrepro.benchmarks.scbench.definitions import task as definition
@@ -39,36 +35,10 @@ def find(task: str, path: str | Path) -> list[Path]:
 def read_rows(task: str, path: str | Path) -> list[Row]:
     """All rows of a task. Raises InputError naming file and line for anything that is not the published format."""
     chosen, files = definition(task), find(task, path)
-    rows = [parse(chosen, data, where) for file in files for data, where in _objects(file)]
+    rows = [parse(chosen, data, where) for file in files for data, where in objects(file)]
     if not rows:
         raise InputError(f"{files[0]}: holds no row; take the published file.")
     return rows
-
-
-def _objects(path: Path) -> Iterator[tuple[Any, str]]:
-    if path.suffix == ".parquet":
-        try:
-            objects = pq.read_table(path).to_pylist()
-        except (OSError, pa.ArrowException) as error:
-            raise InputError(f"{path}: is not a readable Parquet file ({error}); download it again.") from error
-        for number, data in enumerate(objects, 1):
-            yield {key: value for key, value in data.items() if value is not None}, f"{path}, row {number}"
-        return
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: is not UTF-8 (byte {error.start}); save it as UTF-8 or download it again."
-        ) from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path.") from error
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            where = f"{path}, line {number}"
-            try:
-                yield json.loads(line), where
-            except ValueError as error:
-                raise InputError(f"{where}: is not JSON ({error}); download the file again.") from error
 
 
 def needles(rows: list[Row]) -> dict[str, list[list[str]]]:

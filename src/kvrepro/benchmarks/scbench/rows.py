@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvrepro.benchmarks.published import Fields, short
 from kvrepro.benchmarks.scbench.definitions import PREFIX, Subtask, Task, bare
 from kvrepro.errors import InputError
 
@@ -46,47 +47,18 @@ class Row:
     lang: str = ""
 
 
-class _Fields:
-    """Fields of one JSON object, each with a type; ``where`` begins the sentence of an error."""
-
-    def __init__(self, data: Any, where: str):
-        if not isinstance(data, Mapping):
-            raise InputError(f"{where} is not a JSON object but {_kind(data)}; take the published file.")
-        self.data, self.where = data, where
-
-    def get(self, name: str, types: type | tuple[type, ...], wanted: str) -> Any:
-        if self.data.get(name) is None:
-            raise InputError(f"{self.where}: field {name!r} is missing; the published format has {wanted} there.")
-        value = self.data[name]
-        if not isinstance(value, types) or isinstance(value, bool):
-            raise InputError(f"{self.where}: field {name!r} must be {wanted}, got {_kind(value)} ({_short(value)}).")
-        return value
-
-    def text(self, name: str) -> str:
-        value = self.get(name, str, "a text")
-        if not value.strip():
-            raise InputError(f"{self.where}: field {name!r} is empty; remove the turn or restore its text.")
-        return value
-
-    def texts(self, name: str, value: Any = None) -> list[str]:
-        value = self.get(name, list, "a list of texts") if value is None else value
-        if not value or not all(isinstance(entry, str) and entry.strip() for entry in value):
-            raise InputError(f"{self.where}: field {name!r} must be a list of texts, got {_short(value)}.")
-        return value
-
-
 def parse(task: Task, data: Any, where: str) -> Row:
     """A row of ``task`` from its JSON object; ``where`` names file and line.
 
     Raises InputError, one sentence, for a missing or mistyped field, an empty answer, a list written as a string, an
     unknown sub-task or language, and options that do not hold the answer.
     """
-    row = _Fields(data, where)
+    row = Fields(data, where)
     field = "input" if task.name == "vt" and "context" not in row.data else "context"
     if task.context == "numbers":
         numbers = row.get(field, list, "a list of numbers")
         if not numbers or not all(_number(entry) for entry in numbers):
-            raise InputError(f"{where}: field {field!r} must be a list of numbers, got {_short(numbers)}.")
+            raise InputError(f"{where}: field {field!r} must be a list of numbers, got {short(numbers)}.")
         context = str(numbers)
     else:
         context = row.text(field)
@@ -105,7 +77,7 @@ def parse(task: Task, data: Any, where: str) -> Row:
 
 
 def _turn(task: Task, data: Any, where: str) -> Turn:
-    turn = _Fields(data, where)
+    turn = Fields(data, where)
     subtask = next(iter(task.subtasks.values()))
     if task.mixed:
         name = bare(turn.text("task"))
@@ -135,7 +107,7 @@ def _turn(task: Task, data: Any, where: str) -> Turn:
     )
 
 
-def _label(subtask: Subtask, turn: _Fields, options: Sequence[str]) -> Label:
+def _label(subtask: Subtask, turn: Fields, options: Sequence[str]) -> Label:
     """The label as the official code hands it to the scorer."""
     kind = subtask.label
     if kind == "number":
@@ -147,12 +119,12 @@ def _label(subtask: Subtask, turn: _Fields, options: Sequence[str]) -> Label:
     answer = turn.text("answer")
     if _list_as_string(answer):
         raise InputError(
-            f"{turn.where}: field 'answer' is a list written as a string ({_short(answer)}); store it as a JSON list "
+            f"{turn.where}: field 'answer' is a list written as a string ({short(answer)}); store it as a JSON list "
             "or as one text."
         )
     if kind == "option":
         if answer not in options:
-            raise InputError(f"{turn.where}: the answer {answer!r} is none of the options {_short(list(options))}.")
+            raise InputError(f"{turn.where}: the answer {answer!r} is none of the options {short(list(options))}.")
         return [answer, OPTIONS[options.index(answer)]]
     return [answer] if kind == "one_text" else answer
 
@@ -168,20 +140,3 @@ def _list_as_string(text: str) -> bool:
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _kind(value: Any) -> str:
-    names = {
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-    }
-    return names.get(type(value), type(value).__name__)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

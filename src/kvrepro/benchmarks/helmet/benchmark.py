@@ -1,0 +1,80 @@
+"""HELMET as the registry wants it: published files where the settings name their place, else stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvrepro.benchmarks.example import Example
+from kvrepro.benchmarks.helmet.definitions import TASKS
+from kvrepro.benchmarks.helmet.definitions import task as definition
+from kvrepro.benchmarks.helmet.generate import generate as generate_task
+from kvrepro.benchmarks.helmet.load import load
+from kvrepro.benchmarks.helmet.score import score
+from kvrepro.benchmarks.registry import Benchmark
+from kvrepro.benchmarks.ruler.draws import EVAL
+from kvrepro.benchmarks.ruler.sources import from_settings
+from kvrepro.data import corpora
+from kvrepro.errors import InputError, unknown
+
+WHERE = "benchmarks.helmet"
+AROUND = 256  #: tokens of a question, at most, and of what no longer fits
+
+
+def generate(
+    settings: Mapping[str, Any], tokenizer: Any, seed: int, chat: bool, lab: bool
+) -> Iterator[Sequence[Example]]:
+    """Items of each task. Settings: "tasks", "length", and by choice "items" (the published numbers), then "data" for
+    published files (a folder, or one for each of some tasks), and for stand-ins "sources" ("prose" and "word_count")
+    and "most_new_tokens"."""
+    length, items, places = settings["length"], settings.get("items"), _places(settings)
+    stand_ins = [task for task in settings["tasks"] if task not in places]
+    found = from_settings(settings["sources"], tokenizer, EVAL if lab else None) if stand_ins else None
+    for task in settings["tasks"]:
+        if task in places:
+            yield load(task, places[task], tokenizer, length, items, seed, chat)
+        else:
+            many = items or definition(task).items
+            yield generate_task(task, many, length, tokenizer, seed, found, chat, settings.get("most_new_tokens"))
+
+
+def _places(settings: Mapping[str, Any]) -> dict[str, Path]:
+    """The folders of published files, by task."""
+    data = settings.get("data", {})
+    named = data if isinstance(data, Mapping) else dict.fromkeys(settings["tasks"], data)
+    return {task: Path(folder) for task, folder in named.items()}
+
+
+def check(settings: Mapping[str, Any]) -> None:
+    """Tasks and corpus must exist, and contexts must come from somewhere."""
+    places = _places(settings)
+    for key, names in (("tasks", settings["tasks"]), ("data", places)):
+        for name in names:
+            if name not in TASKS:
+                raise unknown("HELMET task", name, TASKS, f"{WHERE}.{key}")
+    if missing := [task for task in settings["tasks"] if task not in places]:
+        prose = settings.get("sources", {}).get("prose")
+        if prose is None:
+            raise InputError(f"{WHERE}: there are no contexts of {missing[0]}; give data or sources with prose.")
+        if prose not in corpora.names():
+            raise unknown("corpus", prose, corpora.names(), f"{WHERE}.sources.prose")
+
+
+def shortest(settings: Mapping[str, Any]) -> int:
+    """Half the length, or what the longest answer and a question leave."""
+    longest = max(definition(task).max_new_tokens for task in settings["tasks"])
+    answer = min(longest, settings.get("most_new_tokens", longest))
+    return max(1, min(settings["length"] // 2, settings["length"] - answer - AROUND))
+
+
+def reads(settings: Mapping[str, Any]) -> dict[str, Path | str]:
+    """The folders of published files, and the corpora that stand-ins are made of: words are counted over all."""
+    places = _places(settings)
+    folders = {"data" if isinstance(settings["data"], str) else f"data.{task}": path for task, path in places.items()}
+    if set(settings["tasks"]) <= set(places):
+        return folders
+    return folders | {name: name for name in sorted({*corpora.names(), settings["sources"]["prose"]})}
+
+
+BENCHMARK = Benchmark(TASKS, generate, score, check, shortest, reads)
