@@ -33,7 +33,7 @@ OPTIONS = {"budget": 14, "window": 6, "share": 0.1}
 class Gate(Admission):
     """Admits about half by the keys before RoPE."""
 
-    name = "test_gate"
+    name = "half_gate"
     tau: float = 0.5
 
     def admit(self, layer, keys_pre_rope, keys, positions):

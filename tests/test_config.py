@@ -77,7 +77,8 @@ def test_helmet_is_asked_as_published_and_offline_in_short():
 def test_a_tier_changes_only_what_it_names():
     quick, base = config.load({"tier": "quick"}), config.read_tier("base")
     assert quick["estimators"] == base["estimators"]
-    assert quick["labels"]["corpora"] == base["labels"]["corpora"]
+    assert quick["labels"]["corpora"][:5] == base["labels"]["corpora"]
+    assert config.load({"tier": "lab-texts"})["labels"]["corpora"] == base["labels"]["corpora"]
     assert quick["labels"]["documents"] != base["labels"]["documents"]
 
 
@@ -185,7 +186,7 @@ def test_a_fault_is_one_sentence(overrides, parts):
 
 def test_every_shipped_tier_has_a_command():
     found = config.commands()
-    assert set(found) == {"quick", "lab", "paper"} and found["quick"] == "make reproduce TIER=quick"
+    assert set(found) == {"quick", "lab", "lab-texts", "paper"} and found["quick"] == "make reproduce TIER=quick"
     assert found["lab"] == "make reproduce TIER=lab STACK=cuda"
 
 

@@ -85,18 +85,11 @@ def bounded(rows: pd.DataFrame, threshold: float = THRESHOLD) -> Bounded:
     Reads accuracy rows of one model on one benchmark. InputError when none has a limit, or no item is valid in all.
     """
     scores = rows[rows["metric"] == "score"] if len(rows) else rows
-    options = {text: _setting(text, threshold) for text in scores["options"].unique()} if len(scores) else {}
-    settings = (
-        [
-            Setting() if method == DENSE else options[text]
-            for method, text in zip(scores["method"], scores["options"], strict=True)
-        ]
-        if len(scores)
-        else []
-    )
-    scores = scores.assign(setting=settings)
-    scores = scores[scores["setting"].notna()]
-    if not any(setting.budget for setting in scores["setting"]):
+    if len(scores):
+        of_options = {text: _setting(text, threshold) for text in scores["options"].unique()}
+        setting = scores["options"].map(of_options).where(scores["method"] != DENSE, Setting())
+        scores = scores.assign(setting=setting)[setting.notna()]
+    if not len(scores) or not any(setting.budget for setting in scores["setting"]):
         raise InputError("there are no accuracy rows with a limit of the cache; run the target accuracy.")
     found, blocks, items = list(scores["setting"].unique()), {name: [] for name in QUANTITIES}, []
     heads = _heads(scores)

@@ -78,9 +78,10 @@ def arms(
     where a part of it takes one, and for each combination of settings under ``over``; its name then ends in
     ``@tau=0.1``. ``artifacts`` gives the path of each artefact by field name; without ``lm`` it is not read (a config
     is being checked). Raises InputError for an unknown name, option or combination, and for an artefact made for
-    another model.
+    another model. Parts that are alike are one object, so that what they load is loaded once and their rows are
+    computed together.
     """
-    made = []
+    made, alike = [], {}
     for name, said in methods.items():
         at = f"{where}.{name}"
         for key in said:
@@ -89,10 +90,12 @@ def arms(
         for suffix, parts in settings_of(said, at):
             built = {}
             for family, options in parts.items():
-                method = options.pop("method")
-                built[family] = FAMILIES[family].build(method, options, f"{at}.{family}", artifacts)
-                if lm is not None:
-                    built[family].prepare(lm)
+                if (key := (family, json.dumps(options, sort_keys=True))) not in alike:
+                    method = options.pop("method")
+                    alike[key] = FAMILIES[family].build(method, options, f"{at}.{family}", artifacts)
+                    if lm is not None:
+                        alike[key].prepare(lm)
+                built[family] = alike[key]
             made += _at_fractions(f"{name}{suffix}", built, said, kept, at)
     return made
 
