@@ -353,7 +353,7 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
     for younger in ("reasoning", "helmet"):  # older than the benchmarks
         shutil.rmtree(run / f"results/reference/test/accuracy/lab-dense/{younger}")
     (run / "results/reference/test/patterns/lab-dense.parquet").unlink()
-    lacking = set(OF_REASONING) | set(of_patterns) | {"wg_kv_figure_7"}
+    lacking = set(OF_REASONING) | set(of_patterns) | {"wg_kv_figure_7", "wg_kv_figure_9"}
     assert set(found) - set(planned(run, "all", "reference")) == lacking
 
 
@@ -604,6 +604,7 @@ def test_scripts_from_prompts_to_claims(script, site):
     script("prompts", Named(), Named(prompts=["helmet.jsonl"], manifest="helmet.csv"), made, model="lab-dense")
     labelled = "results/test/accuracy/lab-dense/helmet/trec_fine.parquet"
     local = {"local_attention": {"admission": {"method": "local_attention", "sinks": 4}}}
+    local["quest"] = {"selection": {"method": "quest", "budget": 64, "local": 16}}
     params = {"kept": [0.2], "methods": local, "paper": "wg_kv"}
     inputs = Named(model=[], prompts="helmet.jsonl")
     script("accuracy", inputs, Named(rows=labelled), params, model="lab-dense", benchmark="helmet", task="trec_fine")
