@@ -23,14 +23,11 @@ with job(snakemake) as run:
     def documents(corpus, number):
         return [torch.tensor(ids) for ids in cut(corpus, lm.tokenizer, size, number, seed, "heldout", join=True)]
 
-    def prompts(path):
-        examples = read_prompts(path)[: settings["items"]]
-        return [torch.tensor(render(example, lm.tokenizer, lm.chat).prefix) for example in examples]
-
     def contexts(name, said):
         if "corpus" in said:
             return documents(said["corpus"], settings["items"])
-        return prompts(getattr(snakemake.input, name))
+        examples = read_prompts(getattr(snakemake.input, name))[: settings["items"]]
+        return [torch.tensor(render(example, lm.tokenizer, lm.chat).prefix) for example in examples]
 
     kinds = {name: contexts(name, said) for name, said in settings["contexts"].items()}
     code, corpus = documents(settings["code"], settings["documents"]), source(settings["code"]).name
