@@ -102,7 +102,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
         "patterns": {
             "documents": 1,
             "tokens": 200,
-            "contexts": {"vt": None, "qa_1": {"benchmark": "ruler", "task": "qa_1"}},
+            "contexts": {"html_to_tsv": None, "qa_1": {"benchmark": "ruler", "task": "qa_1"}},
             "items": 1,
             "bounding": {"budget": 64},
         },
@@ -190,7 +190,7 @@ OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
 OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
 OF_REASONING = {"wg_kv_figure_10": 1, "wg_kv_figure_16": 1}
-OF_WRITE_GATES = {f"wg_kv_figure_{n}": 1 for n in (7, "7_ruler", 9, 11, 12)} | OF_REASONING
+OF_WRITE_GATES = {f"wg_kv_figure_{n}": 1 for n in (7, "7_ruler", 9, "9_ruler", 11, 12)} | OF_REASONING
 OF_PATTERNS = {"pattern_rows": 1, "wg_kv_figure_2b": 1, "wg_kv_figure_3": 1, "wg_kv_figure_13": 1, "wg_kv_table_1": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
@@ -289,6 +289,7 @@ def test_kept_fractions_rerun_the_evaluation_alone(run):
         "wg_kv_figure_7": 1,
         "wg_kv_figure_7_ruler": 1,
         "wg_kv_figure_9": 1,
+        "wg_kv_figure_9_ruler": 1,
         "wg_kv_table_1": 1,
     }
 
@@ -310,7 +311,7 @@ def test_write_gates_are_trained_where_the_tier_names_their_method(run):
     tier["experiments"]["wg_kv"]["methods"] |= dict.fromkeys(gated)
     path.write_text(yaml.safe_dump(tier))
     gates = {"write_gates_of_model": 1} | OF_PATTERNS
-    assert planned(run) == {"wg_kv_figure_9": 1} | gates | evaluated
+    assert planned(run) == {"wg_kv_figure_9": 1, "wg_kv_figure_9_ruler": 1} | gates | evaluated
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):

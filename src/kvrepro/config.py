@@ -143,7 +143,7 @@ def check(settings: Mapping[str, Any]) -> None:
         _check_methods(f"experiments.{paper}.methods", experiment, described(settings, paper))
         _check_lambdas(f"experiments.{paper}.methods", experiment, settings["write_gates"]["recipe"])
         if "patterns" in experiment.get("analyses", []):
-            _check_patterns(f"experiments.{paper}", experiment, settings)
+            _check_patterns(experiment, settings)
 
 
 def _check_lambdas(where: str, experiment: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
@@ -168,8 +168,8 @@ def _check_trained(where: str, chosen: float | None, model: str, recipe: Mapping
         )
 
 
-def _check_patterns(where: str, experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """The analysis ``patterns`` of an experiment: its gates must be trained, and its contexts be at hand."""
+def _check_patterns(experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """The analysis ``patterns`` of an experiment: its gates must be trained, and its contexts be known."""
     patterns = settings["patterns"]
     for model in experiment["models"]:
         _check_trained("patterns.trade_off", patterns["trade_off"], model, settings["write_gates"]["recipe"])
@@ -178,8 +178,8 @@ def _check_patterns(where: str, experiment: Mapping[str, Any], settings: Mapping
         if set(context) not in ({"corpus"}, {"benchmark", "task"}):
             raise InputError(f"{at}: give a corpus, or a benchmark and one of its tasks.")
         if "benchmark" in context:
-            if context["benchmark"] not in experiment["benchmarks"]:
-                raise unknown("benchmark", context["benchmark"], experiment["benchmarks"], f"{at}, of {where}")
+            if context["benchmark"] not in settings["benchmarks"]:
+                raise unknown("benchmark", context["benchmark"], settings["benchmarks"], at)
             tasks = settings["benchmarks"][context["benchmark"]]["tasks"]
             if context["task"] not in tasks:
                 raise unknown("task", context["task"], tasks, at)
@@ -327,7 +327,10 @@ def ready(settings: Mapping[str, Any], local: bool = True) -> None:
             continue
         if isinstance(found := source(entry), Folder) and not found.path.is_dir():
             raise InputError(f"labels.corpora: {found.name!r}: the folder {found.path} does not exist; name another.")
-    for name in dict.fromkeys(n for experiment in settings["experiments"].values() for n in experiment["benchmarks"]):
+    asked = [name for experiment in settings["experiments"].values() for name in experiment["benchmarks"]]
+    if any("patterns" in experiment.get("analyses", []) for experiment in settings["experiments"].values()):
+        asked += [c["benchmark"] for c in settings["patterns"]["contexts"].values() if "benchmark" in c]
+    for name in dict.fromkeys(asked):
         for key, path in benchmark(name).reads(settings["benchmarks"][name]).items():
             if isinstance(path, Path) and not path.exists():
                 raise InputError(

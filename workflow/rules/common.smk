@@ -25,6 +25,7 @@ DESCRIBED = {paper: described(config, paper) for paper in EXPERIMENTS}
 RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
 CORPORA = {documents.name(entry): entry for entry in config["labels"]["corpora"]}
 PATTERNS = config["patterns"]
+PATTERN_BENCHMARKS = {context["benchmark"] for context in PATTERNS["contexts"].values() if "benchmark" in context}
 LOCAL_CACHE = ("write_gates", "no_local_cache")
 GPU = int(config["device"].startswith("cuda"))
 

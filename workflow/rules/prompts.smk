@@ -1,7 +1,7 @@
 # Items of all tasks of a benchmark in each model's tokenizer, and their manifest with the hash of every prompt's token ids.
 
 
-for name in sorted({benchmark for _, benchmark in RUNS}):
+for name in sorted({benchmark for _, benchmark in RUNS} | PATTERN_BENCHMARKS):
 
     rule:
         name:

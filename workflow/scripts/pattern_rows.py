@@ -3,16 +3,13 @@
 import pandas as pd
 import torch
 
-from kvrepro.analysis.growth import Primitive, growth_rows
+from kvrepro.analysis.growth import growth_rows, primitives
 from kvrepro.analysis.head_sizes import head_size_rows
-from kvrepro.analysis.patterns import ADMISSION, BOTH, EVICTION, FULL
 from kvrepro.analysis.token_utility import token_utility_rows
 from kvrepro.benchmarks.example import render
 from kvrepro.benchmarks.prompts import read_prompts
-from kvrepro.cache.admitted import EVERYTHING
 from kvrepro.data.corpora import cut
 from kvrepro.data.sources import source
-from kvrepro.methods import admission, bounding
 from kvrepro.models.gate import load_gates
 from kvrepro.models.loading import load
 from kvrepro.results import write_rows
@@ -26,34 +23,18 @@ with job(snakemake) as run:
     def documents(corpus, number):
         return [torch.tensor(ids) for ids in cut(corpus, lm.tokenizer, size, number, seed, "heldout", join=True)]
 
-    def prompts(path):
-        examples = read_prompts(path)[: settings["items"]]
-        return [torch.tensor(render(example, lm.tokenizer, lm.chat).prefix) for example in examples]
-
     def contexts(name, said):
         if "corpus" in said:
             return documents(said["corpus"], settings["items"])
-        return prompts(getattr(snakemake.input, name))
+        examples = read_prompts(getattr(snakemake.input, name))[: settings["items"]]
+        return [torch.tensor(render(example, lm.tokenizer, lm.chat).prefix) for example in examples]
 
     kinds = {name: contexts(name, said) for name, said in settings["contexts"].items()}
     code, corpus = documents(settings["code"], settings["documents"]), source(settings["code"]).name
-    gate = {key: settings[key] for key in ("trade_off", "threshold")}
-    admit = admission.build("write_gate", gate, "patterns", {"write_gates": snakemake.input.gates})
-    admit.prepare(lm)
-    limit = dict(settings["bounding"])
-    bound = bounding.build(limit.pop("method"), limit, "patterns.bounding").limit()
-    policy = admit.policy(None, settings["tokens"])
-    said = {"admission": {"method": "write_gate"} | gate, "bounding": settings["bounding"]}
-    primitives = [
-        Primitive(FULL, EVERYTHING, None, {}),
-        Primitive(ADMISSION, policy, None, {"admission": said["admission"]}),
-        Primitive(EVICTION, EVERYTHING, bound, {"bounding": said["bounding"]}),
-        Primitive(BOTH, policy, bound, said),
-    ]
     parts = [
         token_utility_rows(lm, code, gates.window, corpus, tier, seed),
         head_size_rows(lm, gates, kinds, settings["threshold"], tier, seed),
-        growth_rows(lm, code, primitives, corpus, tier, seed),
+        growth_rows(lm, code, primitives(lm, settings, snakemake.input.gates), corpus, tier, seed),
     ]
     rows = pd.concat(parts, ignore_index=True)
     write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))

@@ -6,17 +6,19 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pandas as pd
 import torch
 from tqdm import tqdm
 
-from kvrepro.analysis.patterns import GROWTH
+from kvrepro.analysis.patterns import ADMISSION, BOTH, EVICTION, FULL, GROWTH
 from kvrepro.analysis.tidy import tidy
-from kvrepro.cache.admitted import Policy, admitted_cache
+from kvrepro.cache.admitted import EVERYTHING, Policy, admitted_cache
 from kvrepro.cache.bounded import Bounds, Limit
 from kvrepro.cache.ragged import entries_held
 from kvrepro.evaluate.decode import feed
+from kvrepro.methods import admission, bounding
 from kvrepro.models.gated_attention import keys_before_rope
 from kvrepro.models.loading import LoadedModel
 
@@ -39,6 +41,23 @@ class Grown:
     and after every eviction, and how often it was evicted up to there: ``(tokens, entries, evictions)``."""
 
     curves: list[list[tuple[int, float, int]]]
+
+
+def primitives(lm: LoadedModel, settings: Mapping[str, Any], gates: str) -> list[Primitive]:
+    """The primitives of the config's key ``patterns``, with write gates from their file."""
+    gate = {key: settings[key] for key in ("trade_off", "threshold")}
+    admit = admission.build("write_gate", gate, "patterns", {"write_gates": gates})
+    admit.prepare(lm)
+    limit = dict(settings["bounding"])
+    bound = bounding.build(limit.pop("method"), limit, "patterns.bounding").limit()
+    policy = admit.policy(None, settings["tokens"])
+    said = {"admission": {"method": "write_gate"} | gate, "bounding": settings["bounding"]}
+    return [
+        Primitive(FULL, EVERYTHING, None, {}),
+        Primitive(ADMISSION, policy, None, {"admission": said["admission"]}),
+        Primitive(EVICTION, EVERYTHING, bound, {"bounding": said["bounding"]}),
+        Primitive(BOTH, policy, bound, said),
+    ]
 
 
 @torch.no_grad()

@@ -41,7 +41,7 @@ def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
         overall.result.tasks, lambda axes, tasks: _against_size(axes, curves(rows, tasks)), "KV cache size"
     )
     title = f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}"
-    figure.suptitle(title + in_place(rows), fontsize=7.5)
+    figure.suptitle(title + ("" if papers(rows) else " in the place of HELMET"), fontsize=7.5)
     caption(figure, _note(overall, rows, lab), PAGE)
     return figure
 
@@ -61,15 +61,15 @@ def _against_size(axes: Axes, found: Curves) -> None:
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "", "0.5", "", "1"])
 
 
-def in_place(rows: pd.DataFrame) -> str:
-    """What a title adds where rows are of another benchmark than the paper's; of stand-ins for it the title says so."""
-    return "" if rows["experiment"].iloc[0] == helmet.BENCHMARK else " in the place of HELMET"
+def papers(rows: pd.DataFrame) -> bool:
+    """Whether rows are of the paper's benchmark or of stand-ins for it, which their title names."""
+    return rows["experiment"].iloc[0] == helmet.BENCHMARK
 
 
 def _note(found: Curves, rows: pd.DataFrame, lab: bool) -> str:
     model, result = rows["model"].iloc[0], found.result
     pooled = "" if result.items >= FEW else ", those of the mean over items of all tasks resampled together"
-    other = "The paper's curves are on HELMET. " if in_place(rows) else ""
+    other = "" if papers(rows) else "The paper's curves are on HELMET. "
     return (
         f"{about(model, lab)}{other}{judged_note(rows)}{unanswered_note(rows)}Cache size: entries held after the "
         "context over those of the full cache, mean over items. WG-KV: one point a λ at "

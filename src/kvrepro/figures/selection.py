@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from kvrepro.analysis.accuracy import judged_note, unanswered_note
 from kvrepro.analysis.bootstrap import FEW
 from kvrepro.analysis.selected import Selected, selected
-from kvrepro.figures.admission import in_place
+from kvrepro.figures.admission import papers
 from kvrepro.figures.style import PAGE, about, benchmark_title, caption, look, model_title, task_panels
 from kvrepro.results import DENSE
 
@@ -25,7 +25,7 @@ def figure_9(rows: pd.DataFrame, lab: bool = False) -> Figure:
         overall.result.tasks, lambda axes, tasks: _against_read(axes, selected(rows, tasks)), "entries read"
     )
     title = f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}"
-    figure.suptitle(title + in_place(rows), fontsize=7.5)
+    figure.suptitle(title + ("" if papers(rows) else " in the place of HELMET"), fontsize=7.5)
     caption(figure, _note(overall, rows, lab), PAGE)
     return figure
 
@@ -48,11 +48,11 @@ def _note(found: Selected, rows: pd.DataFrame, lab: bool) -> str:
     result = found.result
     stored = ", ".join(f"{look(name).label} {100 * share:.0f} %" for name, share in found.held.items())
     pooled = "" if result.items >= FEW else ", those of the mean over items of all tasks resampled together"
-    other = "The paper's curves are on HELMET. " if in_place(rows) else ""
+    other = "" if papers(rows) else "The paper's curves are on HELMET. "
     return (
-        f"{about(rows['model'].iloc[0], lab)}{other}{judged_note(rows)}Entries that a decoding "
+        f"{about(rows['model'].iloc[0], lab)}{other}{judged_note(rows)}{unanswered_note(rows)}Entries that a decoding "
         "token reads per KV head at most, local ones included; context and question are prefilled without selection. "
         f"Stored, of the full cache: {stored}. {len(result.tasks)} task{'s' * (len(result.tasks) != 1)} of "
         f"{result.items} item{'s' * (result.items != 1)}; bands: 95 % bootstrap intervals over items{pooled}. "
-        f"{unanswered_note(rows)}{result.left_out()}"
+        f"{result.left_out()}"
     )
