@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from kvrepro.benchmarks.example import Example, Question
-from kvrepro.cache.admitted import admitted_cache
+from kvrepro.cache.admitted import AdmittedLayer, admitted_cache
 from kvrepro.errors import InputError
 from kvrepro.evaluate.arms import arms
 from kvrepro.evaluate.protocol import evaluate
+from kvrepro.kernels import vertical_slash
 from kvrepro.methods import admission
 from kvrepro.methods.head_profile import HeadProfile
 from kvrepro.models.capture import decoder
@@ -60,9 +61,26 @@ def masked(lm, gates, ids, see) -> torch.Tensor:
         return decoder(lm.model)(ids[None], use_cache=False).last_hidden_state[0]
 
 
+@pytest.fixture
+def prefilled_by(request, monkeypatch):
+    """``mask``, or ``kernel``: as on a GPU, the first tokens of a context go through the vertical-slash kernel; a list
+    of how many those were."""
+    seen, real = [], vertical_slash.vertical_slash_attention
+
+    def counted(query, *more, **options):
+        seen.append(query.shape[2])
+        return real(query, *more, **options)
+
+    monkeypatch.setattr(vertical_slash, "vertical_slash_attention", counted)
+    monkeypatch.setattr(AdmittedLayer, "_by_kernel", staticmethod(lambda query: request.param == "kernel"))
+    yield seen
+    assert bool(seen) == (request.param == "kernel")
+
+
+@pytest.mark.parametrize("prefilled_by", ["mask", "kernel"], indirect=True)
 @pytest.mark.parametrize("model", ["tiny_dense", "tiny_hybrid"])
 @pytest.mark.parametrize("chunks", [[100], [60, 39, 1], [90, *[1] * 10]])
-def test_inference_is_the_mask_of_the_paper(model, chunks, request, gate_file, tokens):
+def test_inference_is_the_mask_of_the_paper(model, chunks, prefilled_by, request, gate_file, tokens):
     """Prefill, chunked prefill and decoding with refused entries never written, against one masked forward."""
     lm = request.getfixturevalue(model)
     path = gate_file(lm)
@@ -85,9 +103,11 @@ def test_inference_is_the_mask_of_the_paper(model, chunks, request, gate_file, t
         held = (g[0] >= TAU) | (torch.arange(100) >= 100 - WINDOW)
         assert 0.2 < held.float().mean() < 0.95
         assert torch.equal(cache.layers[layer].entries()[0], held.sum(-1))
+    assert set(prefilled_by) <= {chunks[0]}
 
 
-def test_published_variants(tiny_dense, gate_file, tokens):
+@pytest.mark.parametrize("prefilled_by", ["mask", "kernel"], indirect=True)
+def test_published_variants(tiny_dense, gate_file, tokens, prefilled_by):
     path = gate_file(tiny_dense)
     gates = load_gates(path, tiny_dense, 0.08)
     method = prepared(tiny_dense, path, block_window=True)

@@ -1,7 +1,8 @@
 """A cache that refuses entries before the write: sliding local region plus admitted global region (WG-KV §3.1, §4).
 
-This is the exact reference on any device. A query at position i sees an entry at position j ≤ i when i - j < window or
-when the entry was admitted (the mask of §4.2); an entry that has left the window without being admitted is not stored.
+A query at position i sees an entry at position j ≤ i when i - j < window or when the entry was admitted (the mask of
+§4.2); an entry that has left the window without being admitted is not stored. On a GPU the vertical-slash kernel
+prefills a context; everything else is exact masks on any device.
 """
 
 from __future__ import annotations
@@ -113,6 +114,31 @@ class AdmittedLayer(RaggedLayer):
             for i, policy in enumerate(self._policies)
         ]
         return torch.cat(rows)
+
+    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float) -> torch.Tensor:
+        """Attention of the last tokens. On a GPU the first ones are prefilled by the vertical-slash kernel (§4.2), row
+        after row, since each has a window of its own; elsewhere the mask is made."""
+        t = query.shape[2]
+        if not self._by_kernel(query) or t == 1 or t != keys.shape[2]:
+            return super().attend(query, keys, values, scaling)
+        from kvrepro.kernels.vertical_slash import vertical_slash_attention
+
+        if self.watch is not None:
+            self.watch(query)
+        rows = [
+            vertical_slash_attention(
+                *(x[row : row + 1] for x in (query, keys, values, self._handed[1])),
+                window=min(policy.window, t),
+                granular=policy.block > 1,
+                scale=scaling,
+            )
+            for row, policy in enumerate(self._policies)
+        ]
+        return torch.cat(rows)
+
+    @staticmethod
+    def _by_kernel(query: torch.Tensor) -> bool:
+        return query.is_cuda
 
     def seen_by(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The mask of §4.2 over what :meth:`update` handed out, and the positions of that."""

@@ -12,6 +12,7 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from kvrepro.cache.blocks import Blocks
+from kvrepro.models.attention import grouped_attention
 
 EMPTY = -1  #: position of a slot that holds no entry
 CHUNK = 64  #: slots added whenever a layer is full
@@ -112,6 +113,11 @@ class RaggedLayer(CacheLayerMixin):
         keys = self.keys
         keys.kvrepro_layer = self
         return keys, self.values
+
+    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float) -> torch.Tensor:
+        """Attention of the last tokens, ``[batch, query_heads, t, head_dim]``, over what :meth:`update` handed out."""
+        visible = self.visible(query, keys)
+        return grouped_attention(query, keys, values, lambda rows, seen: visible[:, :, rows, :seen], scaling)
 
     def visible(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Which entries the last tokens see: ``[batch, kv_heads or 1, t, entries]`` bool, of their queries ``[batch,

@@ -68,8 +68,7 @@ def _attention(module, query, key, value, attention_mask, scaling=None, dropout=
     if (reads := getattr(module, "reads", None)) is not None:
         out = grouped_attention(query, key, value, reads.mask, scaling)
     elif layer is not None:
-        visible = layer.visible(query, key)
-        out = grouped_attention(query, key, value, lambda rows, seen: visible[:, :, rows, :seen], scaling)
+        out = layer.attend(query, key, value, scaling)
     else:
         mask = attention_mask
         if mask is None and 1 < t < tokens:  # a chunk after a prefix: causal, aligned to the end
