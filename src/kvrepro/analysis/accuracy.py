@@ -78,7 +78,7 @@ def accuracy(
         if scores.empty:
             raise InputError(f"there are no accuracy rows of {', '.join(f'{m} at {k:g}' for m, k in series)}.")
     tasks = tuple(scores["task"].unique()) if tasks is None else tuple(tasks)
-    if missing := sorted(set(tasks) - set(scores["task"])):
+    if missing := sorted(set(tasks) - set(scores["task"].unique())):
         raise InputError(f"there are no accuracy rows of task {missing[0]}; run the target accuracy.")
     scores = scores[scores["task"].isin(tasks)]
     columns = pd.MultiIndex.from_frame(scores[SERIES].drop_duplicates().sort_values(SERIES))

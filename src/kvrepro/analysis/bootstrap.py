@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -78,14 +79,14 @@ def mean(blocks: Sequence[np.ndarray | Block], seed: int = 0) -> Estimate:
     Units are resampled within their block. Where a block has fewer than FEW units, all blocks' units are resampled
     together, which gives wider intervals than the truth and not ones of zero width.
     """
-    rng = np.random.default_rng(seed)
     blocks = [Block.of(b) for b in blocks]
     value = np.mean([b.weighted(np.ones((1, len(b))))[0] for b in blocks], axis=0)
     if min(len(b) for b in blocks) >= FEW or len(blocks) == 1:
-        draws = np.mean([_resampled(b, rng) for b in blocks], axis=0)
-        return Estimate(value, draws, min(len(b) for b in blocks))
+        return Estimate(value, _resampled(blocks, seed), min(len(b) for b in blocks))
     pooled = Block.of(np.concatenate([b.whole() for b in blocks]))
-    return Estimate(value, _resampled(pooled, rng) + value - pooled.weighted(np.ones((1, len(pooled))))[0], len(pooled))
+    return Estimate(
+        value, _resampled([pooled], seed) + value - pooled.weighted(np.ones((1, len(pooled))))[0], len(pooled)
+    )
 
 
 def median(values: np.ndarray, seed: int = 0) -> Estimate:
@@ -95,10 +96,18 @@ def median(values: np.ndarray, seed: int = 0) -> Estimate:
     return Estimate(*(np.quantile(x, 0.5, axis=-1, method="lower") for x in (values, drawn)), len(values))
 
 
-def _resampled(block: Block, rng: np.random.Generator) -> np.ndarray:
-    """Means of DRAWS resamples: ``[DRAWS, series]``."""
-    n = len(block)
-    return block.weighted(rng.multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(float))
+def _resampled(blocks: Sequence[Block], seed: int) -> np.ndarray:
+    """Means over blocks of the means of DRAWS resamples: ``[DRAWS, series]``."""
+    drawn = _draws(seed, tuple(len(block) for block in blocks))
+    return np.mean([block.weighted(times.astype(float)) for block, times in zip(blocks, drawn, strict=True)], axis=0)
+
+
+@lru_cache(maxsize=4)
+def _draws(seed: int, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    """How often each unit is drawn in DRAWS resamples of blocks of these sizes, ``[DRAWS, units]`` each; remembered,
+    since many estimates are over blocks of the same sizes."""
+    rng = np.random.default_rng(seed)
+    return [rng.multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(np.min_scalar_type(n)) for n in sizes]
 
 
 def _weighted(weights: np.ndarray, units: np.ndarray) -> np.ndarray:

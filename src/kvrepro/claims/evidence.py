@@ -35,10 +35,12 @@ class Evidence:
 
     def of(self, experiment: str) -> pd.DataFrame:
         """Rows of one experiment; NoRows when there are none."""
-        found = self.rows[self.rows["experiment"] == experiment]
-        if found.empty:
+        key = "of", experiment
+        if key not in self._cache:
+            self._cache[key] = self.rows[self.rows["experiment"] == experiment]
+        if self._cache[key].empty:
             raise NoRows(experiment)
-        return found
+        return self._cache[key]
 
     def accuracy(
         self,
@@ -57,7 +59,7 @@ class Evidence:
         if key not in self._cache:
             rows = self.of(benchmark)
             rows = rows if names is None else rows[rows["task"].isin(names)]
-            if names and (missing := set(names) - set(rows["task"])):
+            if names and (missing := set(names) - set(rows["task"].unique())):
                 raise NoRows(f"tasks {', '.join(sorted(missing))}")
             if tasks is not None:
                 self.answered(benchmark, names)

@@ -36,6 +36,8 @@ COLUMNS = (
     "hardware",
     "command",
 )
+#: Long columns that no claim reads
+UNREAD = ["prediction", "prompt_sha256", "token_sha256", "finish_reason"]
 PROTOCOLS = {"paper": "the paper's protocol", "strongest_baseline": "strongest baseline"}
 TITLES = {"gatesight": "GateSight (arXiv 2610.14754)", "wg_kv": "WG-KV (arXiv 2512.17452)"}
 
@@ -54,6 +56,7 @@ def measured(tier: str, paths: Iterable[str], models: Mapping[str, Sequence[str]
     """What result files of a tier hold. ``models`` are the tier's, by paper."""
     paths = list(paths)
     rows = read_rows(paths) if paths else pd.DataFrame({"model": [], "experiment": []})
+    rows = rows.drop(columns=UNREAD, errors="ignore")
     named = {paper: list(models.get(paper, [])) for paper in TITLES}
     evidence = {m: Evidence(m, rows[rows["model"] == m]) for names in named.values() for m in names}
     hardware: dict[str, set[str]] = {}
