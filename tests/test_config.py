@@ -190,6 +190,11 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         ),
         ({"device": "gpu"}, ["device", "cuda"]),
         ({"estimators": {"learning_rate": 0}}, ["estimators.learning_rate", "above 0"]),
+        ({"estimators": {"models": {"lab-hybird": {"epochs": 8}}}}, ["estimators.models", "did you mean 'lab-hybrid'"]),
+        ({"patterns": {"bounding": {"method": "snapvk"}}}, ["patterns.bounding", "did you mean 'snapkv'"]),
+        ({"patterns": {"bounding": {"bugdet": 9}}}, ["patterns.bounding", "did you mean 'budget'"]),
+        ({"patterns": {"bounding": {"budget": 32}}}, ["budget of 32 entries", "raise it above 32"]),
+        ({"patterns": {"bounding": {"method": None}}}, ["patterns.bounding", "'method' is missing"]),
     ],
     ids=str,
 )
@@ -289,6 +294,9 @@ def test_ready_reads_the_claims(monkeypatch, tmp_path):
 def test_ready_wants_the_folders_of_corpora():
     settings = config.load({"tier": "quick", "labels": {"corpora": ["kjv", {"name": "mine", "folder": "nowhere"}]}})
     with pytest.raises(InputError, match="'mine': the folder nowhere does not exist"):
+        config.ready(settings)
+    settings = config.load({"tier": "quick", "patterns": {"code": {"name": "mine", "folder": "nowhere"}}})
+    with pytest.raises(InputError, match="patterns: 'mine': the folder nowhere does not exist"):
         config.ready(settings)
 
 
