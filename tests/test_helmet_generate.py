@@ -120,7 +120,8 @@ def test_a_ranking_lists_the_best_first():
 def test_passages_of_a_ranking_have_identifiers_of_their_own(monkeypatch):
     monkeypatch.setattr("kvrepro.benchmarks.helmet.stand_ins.passages.IDENTIFIERS", 500)  # some are drawn twice
     example = make("msmarco_rerank_psg", n=1)[0]
-    assert len(set(re.findall(r"\[ID: (\d+)\]", example.context.split("\n\nQuery: ")[-1]))) == len(example.info["relevance"])
+    shown = re.findall(r"\[ID: (\d+)\]", example.context.split("\n\nQuery: ")[-1])
+    assert len(shown) == len(set(shown)) == len(example.info["relevance"])
 
 
 def test_examples_survive_the_file(tmp_path):
