@@ -188,6 +188,10 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
             {"benchmarks": {"scbench": SCBENCH | {"sources": {"prose": None}}}},
             ["benchmarks.scbench", "give data or sources"],
         ),
+        (
+            {"benchmarks": {"helmet": {"data": {"kilt_nq": "data/HELMET"}}}},
+            ["kilt_nq: no passages are published for 1024 tokens", "one of 8192"],
+        ),
         ({"device": "gpu"}, ["device", "cuda"]),
         ({"estimators": {"learning_rate": 0}}, ["estimators.learning_rate", "above 0"]),
         ({"estimators": {"models": {"lab-hybird": {"epochs": 8}}}}, ["estimators.models", "did you mean 'lab-hybrid'"]),
