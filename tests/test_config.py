@@ -195,6 +195,15 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         ({"device": "gpu"}, ["device", "cuda"]),
         ({"estimators": {"learning_rate": 0}}, ["estimators.learning_rate", "above 0"]),
         ({"estimators": {"models": {"lab-hybird": {"epochs": 8}}}}, ["estimators.models", "did you mean 'lab-hybrid'"]),
+        ({"patterns": {"contexts": {"third": {"corpus": "kjv"}}}}, ["patterns.contexts", "at most 2 entries"]),
+        (
+            {"labels": {"corpora": ["kjv", {"name": "it", "ruler": {"prose": "kvj"}}]}},
+            ["labels.corpora: 'it'", "did you mean 'kjv'"],
+        ),
+        (
+            {"labels": {"corpora": ["kjv", {"name": "it", "folder": "a", "ruler": {"prose": "kjv"}}]}},
+            ["labels.corpora: 'it' gives ruler and folder"],
+        ),
         ({"patterns": {"bounding": {"method": "snapvk"}}}, ["patterns.bounding", "did you mean 'snapkv'"]),
         ({"patterns": {"bounding": {"bugdet": 9}}}, ["patterns.bounding", "did you mean 'budget'"]),
         ({"patterns": {"bounding": {"budget": 32}}}, ["budget of 32 entries", "raise it above 32"]),

@@ -80,6 +80,7 @@ RULES = {
     "maximum": "must be at most {}",
     "exclusiveMinimum": "must be above {}",
     "minProperties": "must have at least {} entry",
+    "maxProperties": "must have at most {} entries",
     "type": "must be of type {}",
     "enum": "must be one of {}",
     "pattern": "must match {}",
@@ -102,8 +103,8 @@ def _sentence(error: jsonschema.ValidationError, definition: dict, where: str) -
         keys = " and ".join(option["required"][0] for option in error.validator_value)
         return InputError(f"{at}: give exactly one of {keys}.")
     value = json.dumps(error.instance, default=str)
-    rule = RULES.get(error.validator, "must not repeat an entry" if error.validator == "uniqueItems" else error.message)
-    text = f"{at}: {value[:60]} {rule.format(error.validator_value)}"
+    rule = RULES.get(error.validator, "must not repeat an entry" if error.validator == "uniqueItems" else "")
+    text = f"{at}: {value[:60]} {rule.format(error.validator_value) or error.message}"
     meaning = _describe(definition, error.path)
     return InputError(f"{text} ({meaning})." if meaning else f"{text}.")
 
@@ -325,7 +326,14 @@ def _check_labels(labels: Mapping[str, Any]) -> None:
     for entry in labels["corpora"]:
         names.append(corpus := documents.name(entry))
         if documents.is_formats(entry):
-            benchmark(documents.FORMATS).check({"tasks": [], "sources": entry[documents.FORMATS]})
+            if more := sorted(set(entry) - {"name", documents.FORMATS}):
+                raise InputError(
+                    f"labels.corpora: {corpus!r} gives {documents.FORMATS} and {more[0]}; leave one of them out."
+                )
+            try:
+                benchmark(documents.FORMATS).check({"tasks": [], "sources": entry[documents.FORMATS]})
+            except InputError as error:
+                raise InputError(f"labels.corpora: {corpus!r}: {error}") from error
         if isinstance(entry, str) and corpus not in corpora.names():
             raise unknown("corpus", corpus, corpora.names(), "labels.corpora")
     if twice := [name for name in names if names.count(name) > 1]:
