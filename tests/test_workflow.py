@@ -569,7 +569,7 @@ def test_scripts_from_prompts_to_claims(script, site):
     script("head_profile", Named(recipe=recipe), Named("head_profile"), params, **dense)
 
     patterns = "results/test/patterns/lab-dense.parquet"
-    inputs = Named(gates="write_gates", qa_1="lab-dense.jsonl")
+    inputs = Named(gates="write_gates", of_qa_1="lab-dense.jsonl")
     script("pattern_rows", inputs, Named(rows=patterns), {"settings": config["patterns"]}, **dense)
     assert set(read_rows(patterns)["experiment"]) == {"token_utility", "token_trace", "head_sizes", "cache_growth"}
 
