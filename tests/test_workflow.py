@@ -250,6 +250,12 @@ def test_a_benchmark_draws_its_own_figures_and_tables(run):
     assert planned(run) == {"table_3": 1, "claims_of_tier": 1}
 
 
+def test_an_experiment_may_do_without_ruler(run):
+    edit(run, experiments={"wg_kv": {"benchmarks": ["helmet", "reasoning"]}})
+    jobs = planned(run)
+    assert "wg_kv_table_1" in jobs and "benchmark_accuracy" not in jobs
+
+
 def test_labels_reach_everything_but_the_dense_model(run):
     (run / "results/test/labels/lab-hybrid/kjv.safetensors").unlink()
     assert (

@@ -15,7 +15,7 @@ class Product:
     ``reads`` names the rows of one model that ``make`` is given: accuracy, on all benchmarks of the experiment, or the
     name of a benchmark, accuracy on that one where the experiment has it; predictors; observations (with the
     predictors); gates (with other budgets); write_gates; local_cache (these, and gates without one); patterns; or
-    primitives (these, and accuracy on RULER).
+    primitives (these, and accuracy on RULER where the experiment has it).
     ``function`` names it within kvrepro; it is imported when it is called, since the workflow reads this list in every
     job. ``needs`` names an artefact or a family of methods, or an analysis, without which there is nothing to show.
     ``file`` is the name of its files where that is not the product's own.

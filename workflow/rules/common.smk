@@ -205,7 +205,9 @@ def pattern_rows(wildcards):
 
 
 def primitive_rows(wildcards):
-    return [pattern_rows(wildcards), *accuracy_files(wildcards.where, model_of(wildcards), "ruler")]
+    asked = "ruler" in benchmarks_of(wildcards.where, wildcards.paper)
+    answers = accuracy_files(wildcards.where, model_of(wildcards), "ruler") if asked else []
+    return [pattern_rows(wildcards), *answers]
 
 
 def pattern_prompts(wildcards):
