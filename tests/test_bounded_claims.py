@@ -194,3 +194,9 @@ def test_other_write_gates_are_not_mixed_with_the_first_or_with_the_full_cache(r
     unsaid = gates.assign(method="unsaid", options=gates["options"].str.replace("0.16}", "null}"))
     found = bounded(pd.concat([rows, above, unsaid], ignore_index=True))
     assert found.accuracy.value[found.place(Setting(0.16))] == 75 and found.accuracy.value[found.full] == 75
+
+
+def test_figures_are_drawn_of_eviction_alone(rows):
+    alone = rows[~rows["method"].str.contains("wg_kv")]
+    assert list(lines(figure_10(alone).axes[0])) == ["full cache", "SnapKV"]
+    assert [text.get_text() for text in figure_16(alone).axes[0].get_xticklabels()] == ["off"]

@@ -317,7 +317,10 @@ def test_write_gates_are_trained_where_the_tier_names_their_method(run):
     tier["experiments"]["wg_kv"]["methods"] |= dict.fromkeys(gated)
     path.write_text(yaml.safe_dump(tier))
     gates = {"write_gates_of_model": 1} | OF_PATTERNS
-    assert planned(run) == {"wg_kv_figure_9": 1, "wg_kv_figure_9_ruler": 1} | gates | evaluated
+    assert planned(run) == {"wg_kv_figure_9": 1, "wg_kv_figure_9_ruler": 1} | gates | evaluated | OF_REASONING
+    tier["experiments"]["wg_kv"]["methods"]["snapkv"] = None
+    path.write_text(yaml.safe_dump(tier))
+    assert not set(OF_REASONING) & set(planned(run))  # figures of a limit, without a method that keeps one
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):

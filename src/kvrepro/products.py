@@ -57,11 +57,11 @@ FIGURES = {
     "wg_kv_figure_7_ruler": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7_ruler"),
     "wg_kv_figure_9": Product(WG_KV, "helmet", "figures.selection.figure_9", "selection", "figure_9"),
     "wg_kv_figure_9_ruler": Product(WG_KV, "ruler", "figures.selection.figure_9", "selection", "figure_9_ruler"),
-    "wg_kv_figure_10": Product(WG_KV, "reasoning", "figures.bounded.figure_10", "write_gates", "figure_10"),
+    "wg_kv_figure_10": Product(WG_KV, "reasoning", "figures.bounded.figure_10", "bounding", "figure_10"),
     "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11"),
     "wg_kv_figure_12": Product(WG_KV, "local_cache", "figures.admission.figure_12", "write_gates", "figure_12"),
     "wg_kv_figure_13": Product(WG_KV, "patterns", "figures.patterns.figure_13", "patterns", "figure_13"),
-    "wg_kv_figure_16": Product(WG_KV, "reasoning", "figures.bounded.figure_16", "write_gates", "figure_16"),
+    "wg_kv_figure_16": Product(WG_KV, "reasoning", "figures.bounded.figure_16", "bounding", "figure_16"),
 }
 
 TABLES = {
