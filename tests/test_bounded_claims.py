@@ -173,3 +173,30 @@ def test_two_methods_of_one_task_are_never_mixed(rows):
     found = bounded(both)
     assert found.boundings == ["snapkv", "mine"]
     assert found.accuracy.value[found.place(Setting(None, 250, "mine"))] == 25
+
+
+def test_two_variants_of_one_method_are_never_mixed(rows):
+    other = rows[rows["method"].str.contains("snapkv")]
+    changed = other["options"].str.replace('"method": "snapkv"', '"method": "snapkv", "window": 64')
+    other = other.assign(method="other " + other["method"], options=changed, value=0.0)
+    both = pd.concat([rows, other], ignore_index=True)
+    found = bounded(both)
+    assert found.boundings == ["snapkv", "snapkv (window 64)"]
+    for name, accuracy in (("snapkv", 25), ("snapkv (window 64)", 0)):
+        assert found.accuracy.value[found.place(Setting(None, 250, name))] == accuracy
+    assert "snapkv (window 64)" in lines(figure_10(both).axes[0])
+
+
+def test_other_write_gates_are_not_mixed_with_the_first_or_with_the_full_cache(rows):
+    gates = rows[rows["method"] == "wg_kv@trade_off=0.16"].assign(value=0.0)
+    changed = gates["options"].str.replace('"method": ', '"comparison": "above", "method": ')
+    above = gates.assign(method="above", options=changed)
+    unsaid = gates.assign(method="unsaid", options=gates["options"].str.replace("0.16}", "null}"))
+    found = bounded(pd.concat([rows, above, unsaid], ignore_index=True))
+    assert found.accuracy.value[found.place(Setting(0.16))] == 75 and found.accuracy.value[found.full] == 75
+
+
+def test_figures_are_drawn_of_eviction_alone(rows):
+    alone = rows[~rows["method"].str.contains("wg_kv")]
+    assert list(lines(figure_10(alone).axes[0])) == ["full cache", "SnapKV"]
+    assert [text.get_text() for text in figure_16(alone).axes[0].get_xticklabels()] == ["off"]

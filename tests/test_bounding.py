@@ -260,6 +260,13 @@ def test_a_window_that_is_not_kept_is_marked(tiny_dense, monkeypatch):
     assert "admission" in marked(tiny_dense, monkeypatch, youngest).pop()
 
 
+def test_an_importance_that_is_no_number_ends_the_run(tiny_dense, monkeypatch):
+    monkeypatch.setattr(SnapKV, "importance", lambda self, queries, keys, *_: keys.new_full(keys.shape[:3], math.nan))
+    made = [Arm("it", bounding=bounding.build("snapkv", {"budget": 24, "window": 8}))]
+    with pytest.raises(InputError, match="ruler/vt item 0: nothing was evicted"):
+        list(evaluate(tiny_dense, [example()], made, lambda *_: 0.0, {}))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -114,6 +114,16 @@ def test_rows_that_do_not_answer(evidence, function, parameters):
         ask(evidence, function, parameters)
 
 
+def test_a_mean_over_a_benchmark_wants_all_of_its_tasks(evidence):
+    some = Evidence("lab-dense", evidence.rows[evidence.rows["task"] != "nlu"])
+    for function, parameters in (
+        ("selection_gap", {"a": "wg_kv+quest", "b": "quest", **HELMET}),
+        ("score_at_size", {"method": "wg_kv", "size": 0.25, **HELMET}),
+    ):
+        with pytest.raises(NoRows, match="tasks nlu"):
+            ask(some, function, parameters)
+
+
 def test_a_cache_that_is_never_full_says_nothing_of_evictions():
     rows = pattern_rows()
     rows.loc[rows["metric"] == "evictions", "value"] = 0.0

@@ -188,8 +188,26 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
             {"benchmarks": {"scbench": SCBENCH | {"sources": {"prose": None}}}},
             ["benchmarks.scbench", "give data or sources"],
         ),
+        (
+            {"benchmarks": {"helmet": {"data": {"kilt_nq": "data/HELMET"}}}},
+            ["kilt_nq: no passages are published for 1024 tokens", "one of 8192"],
+        ),
         ({"device": "gpu"}, ["device", "cuda"]),
         ({"estimators": {"learning_rate": 0}}, ["estimators.learning_rate", "above 0"]),
+        ({"estimators": {"models": {"lab-hybird": {"epochs": 8}}}}, ["estimators.models", "did you mean 'lab-hybrid'"]),
+        ({"patterns": {"contexts": {"third": {"corpus": "kjv"}}}}, ["patterns.contexts", "at most 2 entries"]),
+        (
+            {"labels": {"corpora": ["kjv", {"name": "it", "ruler": {"prose": "kvj"}}]}},
+            ["labels.corpora: 'it'", "did you mean 'kjv'"],
+        ),
+        (
+            {"labels": {"corpora": ["kjv", {"name": "it", "folder": "a", "ruler": {"prose": "kjv"}}]}},
+            ["labels.corpora: 'it' gives ruler and folder"],
+        ),
+        ({"patterns": {"bounding": {"method": "snapvk"}}}, ["patterns.bounding", "did you mean 'snapkv'"]),
+        ({"patterns": {"bounding": {"bugdet": 9}}}, ["patterns.bounding", "did you mean 'budget'"]),
+        ({"patterns": {"bounding": {"budget": 32}}}, ["budget of 32 entries", "raise it above 32"]),
+        ({"patterns": {"bounding": {"method": None}}}, ["patterns.bounding", "'method' is missing"]),
     ],
     ids=str,
 )
@@ -289,6 +307,9 @@ def test_ready_reads_the_claims(monkeypatch, tmp_path):
 def test_ready_wants_the_folders_of_corpora():
     settings = config.load({"tier": "quick", "labels": {"corpora": ["kjv", {"name": "mine", "folder": "nowhere"}]}})
     with pytest.raises(InputError, match="'mine': the folder nowhere does not exist"):
+        config.ready(settings)
+    settings = config.load({"tier": "quick", "patterns": {"code": {"name": "mine", "folder": "nowhere"}}})
+    with pytest.raises(InputError, match="patterns: 'mine': the folder nowhere does not exist"):
         config.ready(settings)
 
 

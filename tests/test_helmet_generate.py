@@ -117,6 +117,13 @@ def test_a_ranking_lists_the_best_first():
     assert helmet.score(example, example.questions[0], reversed_order)["score"] < 1
 
 
+def test_passages_of_a_ranking_have_identifiers_of_their_own(monkeypatch):
+    monkeypatch.setattr("kvrepro.benchmarks.helmet.stand_ins.passages.IDENTIFIERS", 500)  # some are drawn twice
+    example = make("msmarco_rerank_psg", n=1)[0]
+    shown = re.findall(r"\[ID: (\d+)\]", example.context.split("\n\nQuery: ")[-1])
+    assert len(shown) == len(set(shown)) == len(example.info["relevance"])
+
+
 def test_examples_survive_the_file(tmp_path):
     made = make("msmarco_rerank_psg") + make("narrativeqa")
     write_prompts(made, tmp_path / "p.jsonl")

@@ -215,6 +215,11 @@ BAD = {
     "no passage": ("kilt_nq", {RAG: [question(1) | {"ctxs": []}]}, ["line 1", "'ctxs' is empty"]),
     "passage without text": ("kilt_nq", {RAG: [question(1) | {"ctxs": [{"title": "t"}]}]}, ["passage 1", "'text'"]),
     "answer no list": ("kilt_nq", {RAG: [question(1) | {"answers": "a"}]}, ["'answers' must be a list", "a text"]),
+    "never looked up": (
+        "kilt_popqa_3",
+        {"kilt/popqa_test_1000_k50_dep6": [question(1, id=1, s_pop=0)]},
+        ["'s_pop' must be above 0, got 0"],
+    ),
     "no demonstrations": (
         "kilt_nq",
         {RAG: [question(1)], "kilt/nq-train-multikilt_1000_k3_dep6": [question(2)]},

@@ -115,6 +115,7 @@ def test_the_scorer_of_registers_on_golden_answers(given, expected):
         ("\\boxed{-70}", 0),
         ("\\boxed{}", 0),
         ("\\boxed{7,0}", 1),
+        ("\\boxed{7²}", 0),
         ("", 0),
     ],
 )
@@ -157,6 +158,7 @@ def test_problems_of_the_users_file_become_examples(tmp_path, name, tiny_dense):
         (b'{"problem": "1 + 1?"}\n', "row 1: has no answer"),
         (b'{"problem": "1 + 1?", "answer": "2"}\n{"answer": "2"}', "row 2: has no problem"),
         (b'{"problem": "1 + 1?", "answer": "two"}', "row 1: has the answer 'two', which is no whole number"),
+        ('{"problem": "1 + 1?", "answer": "2²"}'.encode(), "row 1: has the answer '2²', which is no whole number"),
         (b"[1]\n", "row 1: has no problem"),
         (b'{"problem": "1 + 1?', "cannot be read"),
         (b'{"problem": "\xff", "answer": "2"}', r"is not UTF-8 \(byte 13\)"),

@@ -250,6 +250,12 @@ def test_a_benchmark_draws_its_own_figures_and_tables(run):
     assert planned(run) == {"table_3": 1, "claims_of_tier": 1}
 
 
+def test_an_experiment_may_do_without_ruler(run):
+    edit(run, experiments={"wg_kv": {"benchmarks": ["helmet", "reasoning"]}})
+    jobs = planned(run)
+    assert "wg_kv_table_1" in jobs and "benchmark_accuracy" not in jobs
+
+
 def test_labels_reach_everything_but_the_dense_model(run):
     (run / "results/test/labels/lab-hybrid/kjv.safetensors").unlink()
     assert (
@@ -311,7 +317,10 @@ def test_write_gates_are_trained_where_the_tier_names_their_method(run):
     tier["experiments"]["wg_kv"]["methods"] |= dict.fromkeys(gated)
     path.write_text(yaml.safe_dump(tier))
     gates = {"write_gates_of_model": 1} | OF_PATTERNS
-    assert planned(run) == {"wg_kv_figure_9": 1, "wg_kv_figure_9_ruler": 1} | gates | evaluated
+    assert planned(run) == {"wg_kv_figure_9": 1, "wg_kv_figure_9_ruler": 1} | gates | evaluated | OF_REASONING
+    tier["experiments"]["wg_kv"]["methods"]["snapkv"] = None
+    path.write_text(yaml.safe_dump(tier))
+    assert not set(OF_REASONING) & set(planned(run))  # figures of a limit, without a method that keeps one
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
@@ -569,7 +578,7 @@ def test_scripts_from_prompts_to_claims(script, site):
     script("head_profile", Named(recipe=recipe), Named("head_profile"), params, **dense)
 
     patterns = "results/test/patterns/lab-dense.parquet"
-    inputs = Named(gates="write_gates", qa_1="lab-dense.jsonl")
+    inputs = Named(gates="write_gates", of_qa_1="lab-dense.jsonl")
     script("pattern_rows", inputs, Named(rows=patterns), {"settings": config["patterns"]}, **dense)
     assert set(read_rows(patterns)["experiment"]) == {"token_utility", "token_trace", "head_sizes", "cache_growth"}
 

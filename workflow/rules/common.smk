@@ -205,14 +205,16 @@ def pattern_rows(wildcards):
 
 
 def primitive_rows(wildcards):
-    return [pattern_rows(wildcards), *accuracy_files(wildcards.where, model_of(wildcards), "ruler")]
+    asked = "ruler" in benchmarks_of(wildcards.where, wildcards.paper)
+    answers = accuracy_files(wildcards.where, model_of(wildcards), "ruler") if asked else []
+    return [pattern_rows(wildcards), *answers]
 
 
 def pattern_prompts(wildcards):
-    """The items that contexts are taken of, by the name of their kind."""
+    """The items that contexts are taken of, by the name of their kind after "of_", since a rule has other inputs."""
     taken = {name: context for name, context in PATTERNS["contexts"].items() if "benchmark" in context}
     folder = f"{RESULTS}/prompts/{wildcards.model}"
-    return {name: f"{folder}/{context['benchmark']}/{context['task']}.jsonl" for name, context in taken.items()}
+    return {f"of_{name}": f"{folder}/{context['benchmark']}/{context['task']}.jsonl" for name, context in taken.items()}
 
 
 def pattern_texts():

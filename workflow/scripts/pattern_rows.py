@@ -26,7 +26,7 @@ with job(snakemake) as run:
     def contexts(name, said):
         if "corpus" in said:
             return documents(said["corpus"], settings["items"])
-        examples = read_prompts(getattr(snakemake.input, name))[: settings["items"]]
+        examples = read_prompts(getattr(snakemake.input, f"of_{name}"))[: settings["items"]]
         return [torch.tensor(render(example, lm.tokenizer, lm.chat).prefix) for example in examples]
 
     kinds = {name: contexts(name, said) for name, said in settings["contexts"].items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,7 +86,7 @@ def bounded(rows: pd.DataFrame, threshold: float = THRESHOLD) -> Bounded:
     """
     scores = rows[rows["metric"] == "score"] if len(rows) else rows
     if len(scores):
-        of_options = {text: _setting(text, threshold) for text in scores["options"].unique()}
+        of_options = _settings(scores["options"].unique(), threshold)
         setting = scores["options"].map(of_options).where(scores["method"] != DENSE, Setting())
         scores = scores.assign(setting=setting)[setting.notna()]
     if not len(scores) or not any(setting.budget for setting in scores["setting"]):
@@ -107,15 +107,31 @@ def bounded(rows: pd.DataFrame, threshold: float = THRESHOLD) -> Bounded:
     return Bounded(found, *estimates, tasks, min(items), len(scores) - len(valid(scores)), len(scores))
 
 
-def _setting(options: str, threshold: float) -> Setting | None:
-    """The setting of an arm's options; None for one that is not of these figures."""
-    parts = json.loads(options)
-    admission, bounding = parts.get("admission", {}), parts.get("bounding", {})
-    if not parts or set(parts) - {"admission", "bounding"}:
-        return None
-    if admission and (admission["method"] != "write_gate" or admission["threshold"] != threshold):
-        return None
-    return Setting(admission.get("trade_off"), bounding.get("budget"), bounding.get("method"))
+def _settings(options: Iterable[str], threshold: float) -> dict[str, Setting | None]:
+    """The settings of arms by their options, None of those that are not of these figures.
+
+    Two arms never share a setting: a further variant of a bounding method goes by the options that set it apart from
+    the first, and of write gates the first variant counts, and those only whose λ is said.
+    """
+    found: dict[str, Setting | None] = dict.fromkeys(options)
+    first: dict[str, dict] = {}
+    for text in found:
+        parts = json.loads(text)
+        admission, bounding = (dict(parts.get(family, {})) for family in ("admission", "bounding"))
+        if not parts or set(parts) - {"admission", "bounding"}:
+            continue
+        trade_off, budget = admission.pop("trade_off", None), bounding.pop("budget", None)
+        if admission:
+            if admission["method"] != "write_gate" or admission["threshold"] != threshold or trade_off is None:
+                continue
+            if first.setdefault("write_gate", admission) != admission:
+                continue
+        name = bounding.pop("method", None)
+        usual = first.setdefault(f"bounding {name}", bounding)
+        if apart := [f"{key} {value}" for key, value in bounding.items() if usual.get(key) != value]:
+            name = f"{name} ({', '.join(apart)})"
+        found[text] = Setting(trade_off, budget, name)
+    return found
 
 
 def _heads(scores: pd.DataFrame) -> int:

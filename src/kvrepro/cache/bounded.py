@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from kvrepro.cache.ragged import EMPTY, RaggedLayer, packing
+from kvrepro.errors import InputError
 
 #: ``importance(queries, keys, visible, evictable)``: see :class:`kvrepro.methods.bounding.base.Bounding`.
 Importance = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -77,7 +78,12 @@ class Bounds:
                 self._evict(limit, over)
                 for row in over:
                     self.evictions[row] += 1
-                held = self._held()
+                before, held = held, self._held()
+                if any(held[row] == before[row] for row in over):
+                    raise InputError(
+                        "nothing was evicted from a cache beyond its budget: the importance that the bounding method "
+                        "gives is not finite; let it return a number for every entry."
+                    )
         self.peaks = [max(pair) for pair in zip(self.peaks, held, strict=True)]
         self.steps.append((list(self.evictions), list(self.peaks)))
 

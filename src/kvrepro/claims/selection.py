@@ -13,7 +13,7 @@ from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.analysis.selected import Selected
 from kvrepro.claims.admission import admitted_share
 from kvrepro.claims.comparisons import OF_LEADS, minus, over
-from kvrepro.claims.evidence import Evidence, NoRows
+from kvrepro.claims.evidence import TASKS, Evidence, NoRows
 from kvrepro.errors import InputError
 from kvrepro.results import DENSE, valid
 
@@ -24,8 +24,10 @@ def left_out(evidence: Evidence, method: str, benchmark: str) -> Estimate:
 
 
 def selection_gap(evidence: Evidence, a: str, b: str, benchmark: str) -> Estimate:
-    """The score of a minus that of b in points at the number of selected entries where they differ most."""
-    evidence.of(benchmark)
+    """The score of a minus that of b in points at the number of selected entries where they differ most, mean over all
+    tasks of the benchmark; NoRows when one lacks."""
+    if missing := set(TASKS[benchmark]) - set(evidence.of(benchmark)["task"]):
+        raise NoRows(f"tasks {', '.join(sorted(missing))}")
     try:
         found: Selected = evidence.read(_reader(benchmark))
     except InputError as error:

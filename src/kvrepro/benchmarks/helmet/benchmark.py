@@ -10,7 +10,7 @@ from kvrepro.benchmarks.example import Example
 from kvrepro.benchmarks.helmet.definitions import TASKS
 from kvrepro.benchmarks.helmet.definitions import task as definition
 from kvrepro.benchmarks.helmet.generate import generate as generate_task
-from kvrepro.benchmarks.helmet.load import load
+from kvrepro.benchmarks.helmet.load import check_length, load
 from kvrepro.benchmarks.helmet.score import score
 from kvrepro.benchmarks.registry import Benchmark
 from kvrepro.benchmarks.ruler.draws import EVAL
@@ -47,12 +47,14 @@ def _places(settings: Mapping[str, Any]) -> dict[str, Path]:
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Tasks and corpus must exist, and contexts must come from somewhere."""
+    """Tasks and corpus must exist, contexts must come from somewhere, and published ones be of the length."""
     places = _places(settings)
     for key, names in (("tasks", settings["tasks"]), ("data", places)):
         for name in names:
             if name not in TASKS:
                 raise unknown("HELMET task", name, TASKS, f"{WHERE}.{key}")
+    for task in (task for task in settings["tasks"] if task in places):
+        check_length(definition(task), settings["length"])
     if missing := [task for task in settings["tasks"] if task not in places]:
         prose = settings.get("sources", {}).get("prose")
         if prose is None:

@@ -62,6 +62,15 @@ def load(
     return made
 
 
+def check_length(task: Task, limit: int) -> None:
+    """Raise InputError where a task is one of passages, and none are published for a length."""
+    if task.category in ("rag", "rerank") and limit not in task.sizes:
+        known = ", ".join(map(str, task.sizes))
+        raise InputError(
+            f"{task.name}: no passages are published for {limit} tokens; set the length to one of {known}."
+        )
+
+
 def _asked(task: Task, path: Path, tokenizer: Any, limit: int, items: int, seed: int, chat: bool) -> Iterator[Asked]:
     if task.category == "icl":
         return _labelled(task, path, tokenizer, limit, items, seed, chat)
@@ -82,11 +91,7 @@ def seed_of(key: str) -> int:
 
 def _passages(task: Task, path: Path, limit: int, items: int, seed: int) -> Iterator[Asked]:
     """Questions with lists of passages, and the demonstrations of each."""
-    if limit not in task.sizes:
-        known = ", ".join(map(str, task.sizes))
-        raise InputError(
-            f"{task.name}: no passages are published for {limit} tokens; set the length to one of {known}."
-        )
+    check_length(task, limit)
     rows, pool = (_rows(task, path, part, limit) for part in ("test", "demos"))
     if task.popularity is not None:
         rows, pool = ([r for r in some if math.log10(r.popularity) < task.popularity] for some in (rows, pool))

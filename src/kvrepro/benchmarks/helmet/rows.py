@@ -77,6 +77,8 @@ def _passages(task: Task, row: Fields) -> Row:
     question, answers = row.text("question"), tuple(row.texts("answers"))
     texts = [task.passage.format(title=p.text("title"), text=p.text("text")) for p in _documents(row)]
     popularity = row.get("s_pop", (int, float), "a number") if task.popularity else None
+    if popularity is not None and popularity <= 0:
+        raise InputError(f"{row.where}: field 's_pop' must be above 0, got {popularity}; take the published file.")
     key = str(row.data.get("id") or question)
     return Row(key, question, answers, "\n\n".join(texts), answers[0], popularity=popularity)
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import csv
 import re
-import string
 
 from kvrepro.benchmarks.example import Example, Question
+from kvrepro.benchmarks.helmet import metrics
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
 MISSING = "N/A"  #: every cell of a row that has another number of cells than the header
 
 
@@ -54,5 +52,5 @@ def table(text: str) -> list[tuple[str, ...]]:
 
 
 def normalised(cell: str) -> str:
-    """Lower case, without ASCII's punctuation, articles and white space."""
-    return "".join(_ARTICLES.sub(" ", cell.lower().translate(_PUNCTUATION)).split())
+    """As HELMET normalises an answer, and without white space."""
+    return metrics.normalised(cell).replace(" ", "")

@@ -31,7 +31,7 @@ def problems(path: str | Path) -> list[tuple[str, str]]:
         raise InputError(f"{path}: cannot be read ({error}); download {hub} again.") from error
     for number, row in enumerate(rows, 1):
         lacking = [field for field in FIELDS if not isinstance(row, dict) or row.get(field) in (None, "")]
-        if lacking or not str(row["answer"]).isdigit():
+        if lacking or not str(row["answer"]).isdecimal():
             what = f"has no {lacking[0]}" if lacking else f"has the answer {row['answer']!r}, which is no whole number"
             raise InputError(f"{path}, row {number}: {what}; take the published file of {hub}.")
         found.append((str(row["problem"]), str(row["answer"])))

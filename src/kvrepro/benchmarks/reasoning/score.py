@@ -43,4 +43,4 @@ def boxed(text: str) -> str | None:
 def aime25(text: str, answer: str) -> float:
     """1 when the last boxed number is the answer, whatever its leading zeros."""
     number = re.sub(r"[\s,$]|\\[,;!]|\\text\{.*?\}", "", boxed(text) or "")
-    return float(number.isdigit() and int(number) == int(answer))
+    return float(number.isdecimal() and int(number) == int(answer))

@@ -80,7 +80,7 @@ class _Query:
 
     def __init__(self, request: Request, number: int):
         self.request, self.number, self.split = request, number, request.sources.split
-        rng, self.taken = request.rng(f"query {number}"), set()
+        rng, self.taken, self.named = request.rng(f"query {number}"), set(), set()
         self.county, self.good = facts.county_name(rng, self.split), rng.choice(facts.GOODS)
         fitting = [(self.county, self.good, 3), (self.county, None, 2), (None, self.good, 1)]
         self.fitting = [self.passage(rng, *each) for each in fitting]
@@ -94,7 +94,14 @@ class _Query:
             good = rng.choice(facts.GOODS)
         town = facts.town_name(rng, self.split, self.taken)
         text = f"{town} is a town in the county of {county}. {town} is known for its {good}."
-        return {"id": str(rng.randrange(1, IDENTIFIERS)), "text": text, "label": label}
+        return {"id": self.identifier(rng), "text": text, "label": label}
+
+    def identifier(self, rng: random.Random) -> str:
+        """A number that no other passage of the list has."""
+        while (number := str(rng.randrange(1, IDENTIFIERS))) in self.named:
+            pass
+        self.named.add(number)
+        return number
 
     def row(self, n: int) -> dict:
         others = self.others(n - len(self.fitting))
