@@ -21,6 +21,7 @@ rule pattern_rows:
     params:
         settings=config["patterns"],
         texts=pattern_texts() if analysed(HERE, "patterns") else {},
+        code=identity.code([PACKAGE / "methods/admission/write_gate.py", PACKAGE / "methods/bounding"]),
         weights=model_weights,
     script:
         "../scripts/pattern_rows.py"

@@ -37,7 +37,7 @@ def figure_10(rows: pd.DataFrame, lab: bool = False) -> Figure:
         _under_limits(left, right, found, name)
     left.set_ylabel("accuracy (%)")
     left.set_ylim(-3, 103)
-    right.set_ylabel("evictions in an answer")
+    right.set_ylabel("evictions an item")
     right.set_ylim(bottom=0)
     for axes, letter in ((left, "a"), (right, "b")):
         axes.set_xlabel("entries a head, at most")
@@ -83,7 +83,7 @@ def figure_16(rows: pd.DataFrame, lab: bool = False) -> Figure:
         quantities = (found.accuracy, found.entries, found.evictions)
         for axes, quantity in zip(panels, quantities[: 2 if budget is None else 3], strict=False):
             _line(axes, x, quantity, places, color, marker, label)
-    titles = ("accuracy (%)", "entries a head, at most", "evictions in an answer")
+    titles = ("accuracy (%)", "entries a head, at most", "evictions an item")
     for axes, title in zip(panels, titles, strict=True):
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlabel("λ of the write gates")
