@@ -267,11 +267,12 @@ def test_a_row_holds_whole_blocks_near_its_budget(rows, tiny_sparse):
 
 def test_the_claims_on_its_budget_and_its_index_read_these_rows(rows, tiny_sparse):
     of = {"benchmark": "ruler", "method": "keydiff"}
-    evidence = Evidence("it", pd.concat([rows, shape_rows(tiny_sparse.geometry, 3, 8, "it", "test")]))
+    every = pd.concat([rows, shape_rows(tiny_sparse.geometry, 3, 8, "it", "test")])
+    evidence = Evidence("it", every)
     assert ask(evidence, "index_keys", {**of, "kept": 0.1}).value == pytest.approx(1 / BLOCK)
     assert ask(evidence, "budget_error", of).value == 0
-    evidence.rows["kept_entries"] += 2
-    assert ask(evidence, "budget_error", of).value == 2
+    more = Evidence("it", every.assign(kept_entries=every["kept_entries"] + 2))
+    assert ask(more, "budget_error", of).value == 2
 
 
 def broken(lm, monkeypatch, name, fault):
