@@ -116,7 +116,14 @@ def pattern_rows(items: int = 12, model: str = "lab-dense") -> pd.DataFrame:
         for kind, sizes in HEAD_SIZES.items():
             for layer, of_layer in enumerate(sizes):
                 for head, size in enumerate(of_layer):
-                    options = {"layer": layer, "head": head, "lambda": 0.08, "threshold": 0.1, "window": 32}
+                    options = {
+                        "layer": layer,
+                        "head": head,
+                        "lambda": 0.08,
+                        "threshold": 0.1,
+                        "window": 32,
+                        "tokens": 999,
+                    }
                     add("head_sizes", "write_gate", options, kind, item, "cache_size", own * size)
         for head in range(4):
             for metric, value in ATTENTION.items():

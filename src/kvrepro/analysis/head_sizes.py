@@ -38,12 +38,14 @@ def head_size_rows(
     seed: int = 0,
 ) -> pd.DataFrame:
     """Tidy rows of experiment ``head_sizes``: the metric ``cache_size`` of every layer and head (options), per context.
-    ``contexts`` maps the name of a kind, the rows' task, to contexts, tokens ``[n]`` each."""
-    same = {"lambda": gates.trade_off, "threshold": threshold, "window": gates.window}
+    ``contexts`` maps the name of a kind, the rows' task, to contexts, tokens ``[n]`` each. All are cut to the length of
+    the shortest, since the window is a part of what is held."""
+    shortest = min(len(tokens) for some in contexts.values() for tokens in some)
+    same = {"lambda": gates.trade_off, "threshold": threshold, "window": gates.window, "tokens": shortest}
     found = []
     for kind, some in contexts.items():
         for item, tokens in enumerate(tqdm(some, desc=kind, unit="context")):
-            sizes = head_sizes(lm, gates, tokens, threshold).tolist()
+            sizes = head_sizes(lm, gates, tokens[:shortest], threshold).tolist()
             for layer, of_layer in zip(lm.geometry.attention_layers, sizes, strict=True):
                 for head, size in enumerate(of_layer):
                     options = json.dumps({"layer": layer, "head": head} | same)

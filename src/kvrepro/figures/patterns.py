@@ -108,9 +108,10 @@ def figure_13(rows: pd.DataFrame, lab: bool = False) -> Figure:
     numbers = settings.groupby("task", sort=False)["item"].nunique()
     contexts = ", ".join(f"{number} contexts of {kind}" for kind, number in numbers.items())
     text = (
-        f"{about(model, lab)}The paper compares code with HTML to TSV. Mean over {contexts}. Entries held over tokens, "
-        f"the local window of {settings['window'].iloc[0]} included; gates binarised at "
-        f"τ = {settings['threshold'].iloc[0]:g}. CV: coefficient of variation over layers and heads."
+        f"{about(model, lab)}The paper compares code with HTML to TSV. Mean over {contexts}, "
+        f"{settings['tokens'].iloc[0]} tokens each. Entries held over tokens, the local window of "
+        f"{settings['window'].iloc[0]} included; gates binarised at τ = {settings['threshold'].iloc[0]:g}. "
+        "CV: coefficient of variation over layers and heads."
     )
     caption(figure, text, COLUMN * 1.4)
     return figure
