@@ -40,8 +40,7 @@ def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
     figure = task_panels(
         overall.result.tasks, lambda axes, tasks: _against_size(axes, curves(rows, tasks)), "KV cache size"
     )
-    title = f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}"
-    figure.suptitle(title + ("" if papers(rows) else " in the place of HELMET"), fontsize=7.5)
+    figure.suptitle(title(rows, lab), fontsize=7.5)
     caption(figure, _note(overall, rows, lab), PAGE)
     return figure
 
@@ -64,6 +63,13 @@ def _against_size(axes: Axes, found: Curves) -> None:
 def papers(rows: pd.DataFrame) -> bool:
     """Whether rows are of the paper's benchmark or of stand-ins for it, which their title names."""
     return rows["experiment"].iloc[0] == helmet.BENCHMARK
+
+
+def title(rows: pd.DataFrame, lab: bool) -> str:
+    """Model and benchmark of a figure that the paper has on HELMET."""
+    return f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}" + (
+        "" if papers(rows) else " in the place of HELMET"
+    )
 
 
 def _note(found: Curves, rows: pd.DataFrame, lab: bool) -> str:

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from kvrepro.analysis.accuracy import judged_note, unanswered_note
 from kvrepro.analysis.bootstrap import FEW
 from kvrepro.analysis.selected import Selected, selected
-from kvrepro.figures.admission import papers
-from kvrepro.figures.style import PAGE, about, benchmark_title, caption, look, model_title, task_panels
+from kvrepro.figures.admission import papers, title
+from kvrepro.figures.style import PAGE, about, caption, look, task_panels
 from kvrepro.results import DENSE
 
 
@@ -24,8 +24,7 @@ def figure_9(rows: pd.DataFrame, lab: bool = False) -> Figure:
     figure = task_panels(
         overall.result.tasks, lambda axes, tasks: _against_read(axes, selected(rows, tasks)), "entries read"
     )
-    title = f"{model_title(rows['model'].iloc[0], lab)}, {benchmark_title(rows)}"
-    figure.suptitle(title + ("" if papers(rows) else " in the place of HELMET"), fontsize=7.5)
+    figure.suptitle(title(rows, lab), fontsize=7.5)
     caption(figure, _note(overall, rows, lab), PAGE)
     return figure
 

@@ -12,16 +12,14 @@ from typing import Any
 
 from kvrepro.benchmarks.example import Example
 from kvrepro.benchmarks.helmet import icl
-from kvrepro.benchmarks.helmet.build import STAND_IN, example, length
+from kvrepro.benchmarks.helmet.build import STAND_IN, check_stand_ins, example, fullest
 from kvrepro.benchmarks.helmet.definitions import Task
 from kvrepro.benchmarks.helmet.definitions import task as definition
 from kvrepro.benchmarks.helmet.rows import Row, parse, parse_labelled
 from kvrepro.benchmarks.helmet.stand_ins import labels, passages, stories
 from kvrepro.benchmarks.helmet.stand_ins.draft import Draft
-from kvrepro.benchmarks.ruler.fit import largest_fitting
 from kvrepro.benchmarks.ruler.problem import Request
 from kvrepro.benchmarks.ruler.sources import Sources
-from kvrepro.errors import InputError
 
 BUILDERS: dict[str, Callable[[Request], Draft]] = {
     "kilt_nq": passages.one_hop,
@@ -54,12 +52,7 @@ def generate(
     need. Raises InputError for an unknown task, a missing haystack, and a length too short.
     """
     chosen = definition(task)
-    if n_items < 1 or tokens < 1:
-        raise InputError(
-            f"HELMET needs at least one item and a positive length, got {n_items} items of {tokens} tokens."
-        )
-    if sources.prose is None:
-        raise InputError("HELMET's stand-ins need the sentences of a text; name a corpus as sources.prose.")
+    check_stand_ins("HELMET", n_items, tokens, sources)
     if most_new_tokens is not None:
         chosen = replace(chosen, max_new_tokens=min(chosen.max_new_tokens, most_new_tokens))
     return [_fill(chosen, item, tokens, tokenizer, seed, sources, chat) for item in range(n_items)]
@@ -78,16 +71,7 @@ def _fill(task: Task, item: int, tokens: int, tokenizer: Any, seed: int, sources
         info = {"source": "generated", "stand_in": True, "split": sources.split, "size": size}
         return example(task, context, asked, demos, item, seed, chat, info, STAND_IN)
 
-    fitted = largest_fitting(lambda size: length(made(size), tokenizer, chat), tokens, draft.smallest, None)
-    if fitted is None:
-        least = length(made(draft.smallest), tokenizer, chat)
-        raise InputError(
-            f"{task.name}: item {item} needs at least {least} tokens with this tokenizer, more than the length of "
-            f"{tokens}: raise the length or leave the task out."
-        )
-    size, used = fitted
-    whole = made(size)
-    return replace(whole, info=whole.info | {"length": used})
+    return fullest(made, draft.smallest, tokens, tokenizer, chat, "raise the length or leave the task out")
 
 
 def _parts(task: Task, draft: Draft, size: int, seed: int, where: str) -> tuple[str, Row, list[Row]]:

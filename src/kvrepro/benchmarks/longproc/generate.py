@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvrepro.benchmarks.example import Example
-from kvrepro.benchmarks.helmet.build import length
+from kvrepro.benchmarks.helmet.build import check_stand_ins, fullest
 from kvrepro.benchmarks.helmet.stand_ins.draft import prose, worlds
 from kvrepro.benchmarks.longproc.definitions import Task
 from kvrepro.benchmarks.longproc.definitions import task as definition
@@ -42,12 +42,7 @@ def generate(
     unknown task, a missing haystack, and a length or an answer too short.
     """
     chosen = definition(task)
-    if n_items < 1 or tokens < 1:
-        raise InputError(
-            f"LongProc needs at least one item and a positive length, got {n_items} items of {tokens} tokens."
-        )
-    if sources.prose is None:
-        raise InputError("LongProc's stand-ins need the sentences of a text; name a corpus as sources.prose.")
+    check_stand_ins("LongProc", n_items, tokens, sources)
     if most_new_tokens is not None:
         chosen = replace(chosen, max_new_tokens=min(chosen.max_new_tokens, most_new_tokens))
     return [_fill(chosen, item, tokens, tokenizer, seed, sources, chat) for item in range(n_items)]
@@ -75,15 +70,7 @@ def _fill(task: Task, item: int, tokens: int, tokenizer: Any, seed: int, sources
         info = {"source": "generated", "stand_in": True, "split": sources.split, "size": size, "rows": len(towns)}
         return example(task, page, _html(request, towns, size), item, seed, info, STAND_IN)
 
-    found = largest_fitting(lambda size: length(made(size), tokenizer, chat), tokens, 0, None)
-    if found is None:
-        raise InputError(
-            f"{task.name}: item {item} needs at least {length(made(0), tokenizer, chat)} tokens with this tokenizer, "
-            f"more than the length of {tokens}: raise the length or lower most_new_tokens."
-        )
-    size, used = found
-    whole = made(size)
-    return replace(whole, info=whole.info | {"length": used})
+    return fullest(made, 0, tokens, tokenizer, chat, "raise the length or lower most_new_tokens")
 
 
 def _cells(world: facts.World) -> list[str]:
