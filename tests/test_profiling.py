@@ -24,7 +24,7 @@ from kvrepro.profiling.eager import Eager, random_model
 from kvrepro.profiling.kernels import pairs_seen, profile_kernels
 from kvrepro.profiling.lean import Lean, fuse
 from kvrepro.profiling.masks import random_admission
-from kvrepro.profiling.published import figure_data
+from kvrepro.profiling.published import plotted
 from kvrepro.profiling.rows import PROFILE, job_rows
 from kvrepro.profiling.settings import Job, end_to_end, load
 from kvrepro.tables.goals import COLUMNS, goals, met, ratio_table
@@ -340,28 +340,23 @@ def test_goals_are_met_or_not(value, goal, expected):
     assert met(math.nan, goal) is None
 
 
-def test_the_authors_figure_data_are_optional_and_compared_where_they_are(rows, h200, tmp_path):
-    assert figure_data(h200).empty
-    for folder in ("data", "data_qwen3_4b_2507"):
-        (tmp_path / folder).mkdir()
-        for number, column in ((1, "latency"), (2, "latency"), (3, "size")):
-            names = ("Model Weights", "KV Cache") if number == 3 else ("Non-Attention", "Attention")
-            lines = [f"tokens,method,component,{column}"]
-            lines += [
-                f"400K,{method},{name},{20 if number == 1 else 30}" for method in ("Full", "WG-KV") for name in names
-            ]
-            lines += [f"500K,Full,{name},NA" for name in names]
-            (tmp_path / folder / f"perf_{number}.csv").write_text("\n".join(lines))
-    given = dataclasses.replace(h200, figure_data=h200.figure_data | {"folder": str(tmp_path)})
-    data = figure_data(given)
-    assert set(data["n_tokens"]) == {409600, 512000} and data["value"].isna().sum() == 2 * 3 * 2
-    found = goals(rows, given).set_index(["goal_id", "protocol"])["measured"]
-    assert found["absolute_prefill_llama", "paper"] == pytest.approx(35.5 / 40)
-    assert found["absolute_decode_llama", "paper"] == pytest.approx(0.0355 / 0.06)
-    PROFILE_FIGURES["figure_8"].make(rows, given)
-    (tmp_path / "data" / "perf_1.csv").write_text("nonsense")
-    with pytest.raises(InputError, match="figure data"):
-        figure_data(given)
+def test_published_values_are_compared_with_ours(rows, h200, tmp_path):
+    found = plotted(h200)
+    assert found.groupby("model")["value"].count().to_dict() == dict(zip(h200.profile.models, (54, 60), strict=True))
+    llama = found[found["model"] == h200.profile.models[0]]
+    totals = llama[llama["method"] == "wg_kv"].groupby(["task", "metric", "n_tokens"])["value"].sum()
+    assert totals["prefill", "seconds", 409600] == pytest.approx(43.9, abs=0.05)  # as facts of the paper's Figure 8
+    assert totals["decode", "seconds", 409600] == pytest.approx(0.0547, abs=5e-5)
+    measured = goals(rows, h200).set_index(["goal_id", "protocol"])["measured"]
+    for phase in ("prefill", "decode"):
+        ours = rows[(rows["task"] == phase) & (rows["method"] == "wg_kv") & (rows["protocol"] == "paper")]
+        ours = ours[(ours["model"] == h200.profile.models[0]) & (ours["component"] == "total")]
+        ours = ours[ours["metric"] == "seconds"].set_index("n_tokens")["value"]
+        worst = max(ours[n] / totals[phase, "seconds", n] for n in ours.index)
+        assert measured[f"absolute_{phase}_llama", "paper"] == pytest.approx(worst)
+    (tmp_path / "published.csv").write_text("nonsense")
+    with pytest.raises(InputError, match="published values"):
+        plotted(h200, tmp_path / "published.csv")
 
 
 @pytest.mark.parametrize("name", PROFILE_FIGURES)

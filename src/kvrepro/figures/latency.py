@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 
 from kvrepro.errors import InputError
 from kvrepro.figures.style import BLUE, COLUMN, GREEN, GREY, ORANGE, PAGE, RED, caption
-from kvrepro.profiling.published import figure_data
+from kvrepro.profiling.published import plotted
 from kvrepro.profiling.settings import PROTOCOLS, Settings
 from kvrepro.profiling.summary import END_TO_END, of_whole_model, speedup
 
@@ -58,7 +58,7 @@ def figure_1(rows: pd.DataFrame, settings: Settings) -> Figure:
     model = settings.profile.models[0]
     found = _end_to_end(rows, model)
     found = found[(found["method"] == "full") & (found["protocol"] == "paper")]
-    published = _of(figure_data(settings), model)
+    published = _of(plotted(settings), model)
     published = published[published["method"] == "full"]
     figure, panels = plt.subplots(1, 3, figsize=(PAGE, 2.1), layout="constrained")
     for axes, panel in zip(panels, PANELS, strict=True):
@@ -136,7 +136,7 @@ def sweeps(rows: pd.DataFrame, settings: Settings) -> Figure:
 
 
 def _end_to_end_figure(rows: pd.DataFrame, settings: Settings, model: str) -> Figure:
-    found, published = _end_to_end(rows, model), _of(figure_data(settings), model)
+    found, published = _end_to_end(rows, model), _of(plotted(settings), model)
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 3.9), layout="constrained")
     for line, protocol in zip(grid, PROTOCOLS, strict=True):
         ours = found[found["protocol"] == protocol]
@@ -281,5 +281,5 @@ def _note(found: pd.DataFrame, published: int) -> str:
     if len(failed):
         parts.append("OOM: ran out of memory.")
     if published:
-        parts.append("Dotted outlines: the authors' figure data.")
+        parts.append("Dotted outlines: published (Figures 8 and 15).")
     return " ".join(parts)

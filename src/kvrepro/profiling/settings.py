@@ -125,7 +125,6 @@ class Settings:
     profile: Profile
     shapes: Mapping[str, Shape]
     published: Mapping[str, Any]
-    figure_data: Mapping[str, str]
 
 
 def load(profile: str, path: str | Path = CONFIG) -> Settings:
@@ -145,9 +144,7 @@ def load(profile: str, path: str | Path = CONFIG) -> Settings:
     if not 0 < raw["kept"] <= 1:
         raise InputError(f"{path}: profile {profile!r}: kept must lie in (0, 1]; it is {raw['kept']}.")
     lists = {key: tuple(raw[key]) for key in ("models", "tokens")}
-    return Settings(
-        Profile(**raw | lists | {"name": profile}), shapes, content["published"], dict(content["figure_data"])
-    )
+    return Settings(Profile(**raw | lists | {"name": profile}), shapes, content["published"])
 
 
 def end_to_end(profile: Profile) -> list[Job]:

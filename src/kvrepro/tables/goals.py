@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvrepro.profiling.published import figure_data
+from kvrepro.profiling.published import plotted
 from kvrepro.profiling.settings import PHASES, PROTOCOLS, Settings
 from kvrepro.profiling.summary import (
     ceiling,
@@ -149,8 +149,8 @@ def _speedups(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, Any]
 
 
 def _absolute(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, Any]]:
-    """Our WG-KV times over the plotted ones, which a user may have, at the length where we come out worst."""
-    data = figure_data(settings)
+    """Our WG-KV times over the plotted ones, at the length where we come out worst."""
+    data = plotted(settings)
     data = data[(data["method"] == "wg_kv") & (data["metric"] == "seconds")]
     totals = data.groupby(["model", "task", "n_tokens"])["value"].sum(min_count=1)
     ours = of_whole_model(rows)
@@ -166,7 +166,7 @@ def _absolute(rows: pd.DataFrame, settings: Settings) -> Iterator[dict[str, Any]
                 }
                 worst = max(found, key=lambda n: found[n], default=None)
                 lengths = ", ".join(f"{n // K}K" for n in sorted(found))
-                of = f"the largest of {lengths}" if lengths else "not run: needs rows and the authors' figure data"
+                of = f"the largest of {lengths}" if lengths else "not run"
                 yield goal_row(
                     f"absolute_{phase}_{_short(model)}",
                     f"{model}, {phase} time of WG-KV over the published one, {of}",
