@@ -76,6 +76,40 @@ def test_queries(evidence, function, parameters, expected):
     assert found.low <= found.value + 1e-9 and found.high >= found.value - 1e-9 and found.units >= 10
 
 
+@pytest.mark.parametrize(
+    ("function", "parameters", "expected"),
+    [
+        ("admitted_share", {"method": "wg_kv", "benchmark": "ruler"}, (0.6 + 0.2 + 0.2) / 3),
+        ("left_out", {"method": "wg_kv+quest", "benchmark": "ruler"}, 100 * (1 - (0.3 + 0.1 + 0.1) / 3)),
+        ("selection_cost", {"quantity": "bytes", **BOTH}, (0.3 + 0.1 + 0.1) / 3),
+        ("cache_share", {"method": "local_attention", "kept": 0.4, "benchmark": "ruler"}, (0.4 + 0.4 / 3 * 2) / 3),
+    ],
+    ids=str,
+)
+def test_a_task_with_more_contexts_weighs_no_more(function, parameters, expected):
+    """The first of three tasks has 40 contexts, each of the others 10, of which methods hold a third as much."""
+    rows = admission_rows("ruler", items=40)
+    rows = rows[(rows["task"] == rows["task"].iloc[0]) | (rows["item"] < 10)].copy()
+    less = (rows["task"] != rows["task"].iloc[0]) & (rows["method"] != "dense")
+    less &= ~rows["method"].str.startswith("quest")
+    for column in ("kept_entries", "bytes_held"):
+        rows.loc[less, column] = (rows.loc[less, column] / 3).round().astype(int)
+    found = ask(Evidence("lab-dense", rows), function, parameters)
+    assert found.value == pytest.approx(expected, rel=0.005) and found.units == 10
+    assert found.high - found.low < 0.01 * found.value  # each task is of one size: resampled within it, nothing changes
+
+
+def test_contexts_that_no_two_methods_hold_say_nothing():
+    rows = admission_rows("ruler")
+    rows.loc[(rows["method"] == "dense") != (rows["item"] < 6), "ok"] = False
+    for function, parameters in (
+        ("admitted_share", {"method": "wg_kv", "benchmark": "ruler"}),
+        ("cache_share", {"method": "local_attention", "kept": 0.4, "benchmark": "ruler"}),
+    ):
+        with pytest.raises(NoRows, match="has no value"):
+            ask(Evidence("lab-dense", rows), function, parameters)
+
+
 def test_the_full_cache_is_the_measure_of_a_score(evidence):
     rows = evidence.rows.copy()
     rows.loc[(rows["method"] == "dense") & (rows["item"] >= 6), "value"] = 0.0

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 DRAWS = 2000
+ITEM = ["task", "item"]
 FEW = 10  #: with fewer units a block is not resampled by itself, and an interval proves nothing
 
 
@@ -87,6 +88,15 @@ def mean(blocks: Sequence[np.ndarray | Block], seed: int = 0) -> Estimate:
     return Estimate(
         value, _resampled([pooled], seed) + value - pooled.weighted(np.ones((1, len(pooled))))[0], len(pooled)
     )
+
+
+def over_tasks(items: pd.DataFrame) -> Estimate:
+    """Mean over tasks of the mean over a task's items: a row an item, indexed by ``ITEM``, and a column a series,
+    without gaps; NaN without a row. Items are resampled within their task, as :func:`mean` says."""
+    if items.empty:
+        nothing = np.full(items.shape[1], np.nan)
+        return Estimate(nothing, np.tile(nothing, (DRAWS, 1)), 0)
+    return mean([part.to_numpy(dtype=float) for _, part in items.groupby(level="task")])
 
 
 def median(values: np.ndarray, seed: int = 0) -> Estimate:

@@ -19,7 +19,8 @@ from kvrepro.results import DENSE, valid
 
 
 def left_out(evidence: Evidence, method: str, benchmark: str) -> Estimate:
-    """Percent of a context's entries that are not held, of the setting that holds most; contexts are resampled."""
+    """Percent of a context's entries that are not held, mean over contexts and then tasks, of the setting that holds
+    most."""
     return admitted_share(evidence, method, benchmark).map(lambda x: 100 * (1 - x))
 
 
@@ -39,7 +40,8 @@ def selection_gap(evidence: Evidence, a: str, b: str, benchmark: str) -> Estimat
 
 
 def selection_cost(evidence: Evidence, a: str, b: str, benchmark: str, quantity: str) -> Estimate:
-    """Entries in the pages that a selection scores, or bytes held, of a over the same of b, mean over contexts.
+    """Entries in the pages that a selection scores, or bytes held, of a over the same of b, means over contexts
+    and then tasks.
 
     The local tokens, which every head holds, are in no page.
     """
@@ -58,7 +60,7 @@ def selection_cost(evidence: Evidence, a: str, b: str, benchmark: str, quantity:
         else:
             costs[method] = own["bytes_held"].astype(float)
     both = pd.DataFrame(costs).dropna()
-    return bootstrap.mean([both.to_numpy(dtype=float)]).map(lambda x: x[..., 0] / x[..., 1])
+    return bootstrap.over_tasks(both).map(lambda x: x[..., 0] / x[..., 1])
 
 
 @cache
