@@ -76,6 +76,21 @@ def test_queries(evidence, function, parameters, expected):
     assert found.low <= found.value + 1e-9 and found.high >= found.value - 1e-9 and found.units >= 10
 
 
+def test_of_several_settings_the_one_with_the_most_is_what_a_selection_costs():
+    """A second lambda holds half, wherever its rows stand; numbers of selected entries change nothing."""
+    rows = admission_rows("ruler")
+    own = rows["method"].str.startswith("wg_kv+quest")
+    half = rows[own].assign(
+        method="wg_kv+quest@trade_off=0.64" + rows.loc[own, "method"].str.removeprefix("wg_kv+quest")
+    )
+    half = half.assign(bytes_held=half["bytes_held"] // 2, kept_entries=half["kept_entries"] // 2)
+    for several in ([rows, half], [half, rows]):
+        found = Evidence("lab-dense", pd.concat(several, ignore_index=True))
+        assert ask(found, "selection_cost", {"quantity": "bytes", **BOTH}).value == pytest.approx(0.3, rel=0.01)
+        candidates = ask(found, "selection_cost", {"quantity": "candidates", **BOTH}).value
+        assert candidates == pytest.approx((0.3 - 32 / 1004.5) / (1 - 32 / 1004.5), rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("function", "parameters", "expected"),
     [
@@ -139,6 +154,7 @@ def test_a_threshold_off_the_frontier_is_found(evidence):
         ("selection_gap", {"a": "wg_kv+quest", "b": "kvzip", **HELMET}),
         ("selection_gap", BOTH | {"benchmark": "scbench"}),
         ("selection_cost", BOTH | {"b": "kvzip", "quantity": "bytes"}),
+        ("selection_cost", BOTH | {"b": "wg_kv", "quantity": "candidates"}),  # selects nothing
         ("head_size_ratio", {"a": "html_to_tsv", "b": "vt", "statistic": "mean"}),
     ],
     ids=str,
