@@ -114,6 +114,18 @@ def test_a_task_with_more_contexts_weighs_no_more(function, parameters, expected
     assert found.high - found.low < 0.01 * found.value  # each task is of one size: resampled within it, nothing changes
 
 
+def test_contexts_that_repeat_a_question_are_one():
+    rows = admission_rows("ruler")
+    rows["kept_entries"] *= rows["item"].map(lambda item: 1 if item % 2 else 2).where(rows["method"] != "dense", 1)
+    asked = {"method": "local_attention", "benchmark": "ruler"}
+    once = ask(Evidence("lab-dense", rows), "admitted_share", asked)
+    first = rows.assign(item=2 * rows["item"], unit=2 * rows["item"])
+    twice = pd.concat([first, first.assign(item=first["item"] + 1)], ignore_index=True)
+    found = ask(Evidence("lab-dense", twice), "admitted_share", asked)
+    assert (found.value, found.low, found.high, found.units) == (once.value, once.low, once.high, once.units)
+    assert found.low < found.value < found.high
+
+
 def test_contexts_that_no_two_methods_hold_say_nothing():
     rows = admission_rows("ruler")
     rows.loc[(rows["method"] == "dense") != (rows["item"] < 6), "ok"] = False

@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 
 from kvrepro.analysis.accuracy import SERIES, Accuracy, accuracy
-from kvrepro.analysis.bootstrap import ITEM, Estimate
+from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.errors import InputError
 from kvrepro.results import DENSE, valid
 
 THRESHOLD = 0.1  #: τ of the paper's curves, which go over λ (§5.2)
 SLACK = 0.005  #: a size this close to the end of a curve is on it; a head's entries are a whole number
+ITEM = ["task", "item"]
 
 
 @dataclass(frozen=True)

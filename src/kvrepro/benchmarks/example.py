@@ -37,7 +37,11 @@ class Question:
 @dataclass(frozen=True)
 class Example:
     """One context of a benchmark with its questions; ``info`` holds what a scorer or a table needs besides, ``chat``
-    whether the benchmark wants it in a chat of a model that has a template."""
+    whether the benchmark wants it in a chat of a model that has a template.
+
+    ``unit`` is the number of the task's first item that asks the same question, or about the same context: these say
+    much the same about a method and are resampled together. None: no other item does.
+    """
 
     benchmark: str
     task: str
@@ -48,6 +52,7 @@ class Example:
     questions: tuple[Question, ...]
     info: dict = field(default_factory=dict)
     chat: bool = True
+    unit: int | None = None
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def by_setting(rows: pd.DataFrame, method: str, values: pd.Series) -> pd.DataFra
     own = own[(own["method"].str.split("@").str[0] == method) & own["value"].notna()]
     if own.empty:
         raise NoRows(f"contexts of {method}")
-    return bootstrap.units(own, ITEM, SERIES)
+    return bootstrap.units(bootstrap.with_units(own), ITEM, SERIES)
 
 
 def lambda_effect(evidence: Evidence, quantity: str) -> Estimate:

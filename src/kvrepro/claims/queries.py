@@ -65,7 +65,7 @@ def cache_share(evidence: Evidence, method: str, kept: float, benchmark: str) ->
 
 def _of_unpruned(rows: pd.DataFrame, values: pd.Series, method: str, kept: float) -> pd.DataFrame:
     """What a method has in each context over what the unpruned cache has: a row an item, one column."""
-    held = bootstrap.units(rows.assign(value=values.astype(float)), ITEM, SERIES)
+    held = bootstrap.units(bootstrap.with_units(rows).assign(value=values.astype(float)), ITEM, SERIES)
     if (method, kept) not in held or (DENSE, 1.0) not in held:
         raise NoRows(f"{method} at {kept}")
     return (held[method, kept] / held[DENSE, 1.0]).dropna().to_frame()

@@ -77,6 +77,6 @@ def _selection(rows: pd.DataFrame) -> list[Estimate]:
         return []
     budgets = own["options"].map(lambda text: json.loads(text)["selection"]["budget"])
     own = with_sizes(scores).loc[own.index[budgets == budgets.min()]]
-    own = own.assign(read=np.minimum(budgets.min() / own["n_tokens"].astype(float), 1.0))
+    own = bootstrap.with_units(own).assign(read=np.minimum(budgets.min() / own["n_tokens"].astype(float), 1.0))
     both = bootstrap.over_tasks(100 * own.groupby(ITEM)[["size", "read"]].mean())
     return [both.map(lambda x, i=i: x[..., i]) for i in range(2)]

@@ -11,6 +11,7 @@ import hashlib
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -45,18 +46,19 @@ def load(
     would pass ``limit``.
 
     ``n_items`` are questions (by default as many as published): in retrieval-augmented generation and reranking each
-    comes several times, with its passages in other orders. ``info`` holds "source", "length" and "truncated" besides
-    what scorers need. Raises InputError for files that are missing or of another format, and for a limit that the task
-    is not published for.
+    comes several times, with its passages in other orders; these are one unit, as are questions about one document.
+    ``info`` holds "source", "length" and "truncated" besides what scorers need. Raises InputError for files that are
+    missing or of another format, and for a limit that the task is not published for.
     """
     chosen, path = definition(task), Path(path)
     items = n_items or chosen.items
     info = {"source": str(path), "stand_in": False}
-    made = []
+    made, first = [], {}
     for item, (context, asked, demos) in enumerate(_asked(chosen, path, tokenizer, limit, items, seed, chat)):
         whole = example(chosen, context, asked, demos, item, seed, chat, info, BENCHMARK)
+        unit = first.setdefault(context if chosen.reserved else asked.key, item)
         try:
-            made.append(within(whole, tokenizer, limit, chat))
+            made.append(replace(within(whole, tokenizer, limit, chat), unit=unit))
         except InputError as error:
             raise InputError(f"{task} item {item}: {error}") from error
     return made
