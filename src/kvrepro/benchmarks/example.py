@@ -98,6 +98,17 @@ def render(example: Example, tokenizer, chat: bool = False) -> Prompt:
     )
 
 
+def length(example: Example, tokenizer, chat: bool = False) -> int:
+    """Tokens of the context, and of the question that needs most with what is generated for it."""
+    prompt = render(example, tokenizer, chat)
+    return len(prompt.prefix) + longest_turn(example, prompt.questions)
+
+
+def longest_turn(example: Example, questions: list[list[int]]) -> int:
+    """The most tokens that a question, of these ids, adds to the context, generated ones included."""
+    return max(len(ids) + q.max_new_tokens for ids, q in zip(questions, example.questions, strict=True))
+
+
 def _opening(tokenizer) -> str:
     """The beginning-of-sequence token of a tokenizer that puts one before every text."""
     before = tokenizer.encode("", add_special_tokens=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvrepro.benchmarks.example import Example, Question, render
+from kvrepro.benchmarks.example import Example, Question, length
 from kvrepro.benchmarks.helmet.definitions import OMITTED, Task
 from kvrepro.benchmarks.helmet.rows import Row
 from kvrepro.benchmarks.ruler.fit import largest_fitting
@@ -62,12 +62,6 @@ def example(
         dict(info) | more,
         chat=task.chat,
     )
-
-
-def length(made: Example, tokenizer: Any, chat: bool) -> int:
-    """Tokens of the prompt and of what is generated."""
-    prompt = render(made, tokenizer, chat)
-    return len(prompt.prefix) + len(prompt.questions[0]) + made.questions[0].max_new_tokens
 
 
 def cut(text: str, tokenizer: Any, tokens: int) -> tuple[str, int]:

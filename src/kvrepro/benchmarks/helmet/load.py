@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from kvrepro.benchmarks.example import Example
+from kvrepro.benchmarks.example import Example, length
 from kvrepro.benchmarks.helmet import icl
-from kvrepro.benchmarks.helmet.build import BENCHMARK, cut, example, length, within
+from kvrepro.benchmarks.helmet.build import BENCHMARK, cut, example, within
 from kvrepro.benchmarks.helmet.definitions import SOURCE, Task
 from kvrepro.benchmarks.helmet.definitions import task as definition
 from kvrepro.benchmarks.helmet.rows import Labelled, Row, parse, parse_labelled

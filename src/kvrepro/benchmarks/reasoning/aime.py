@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from kvrepro.benchmarks.example import Example, Question, render
+from kvrepro.benchmarks.example import Example, Question
+from kvrepro.benchmarks.example import length as tokens_of
 from kvrepro.benchmarks.reasoning.definitions import AIME25
 from kvrepro.errors import InputError
 
@@ -50,8 +51,7 @@ def load(path: str | Path, items: int, length: int, tokenizer: Any, chat: bool =
             asked = Question(AIME25["question"].format(), (answer,), most)
             return Example("reasoning", TASK, item, 0, "", context, (asked,), {"source": AIME25["source"]["data"]})
 
-        prompt = render(example(1), tokenizer, chat)
-        used = len(prompt.prefix) + len(prompt.questions[0])
+        used = tokens_of(example(0), tokenizer, chat)
         if used >= length:
             raise InputError(f"aime25 item {item}: its prompt has {used} tokens; raise length above that.")
         examples.append(example(length - used))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kvrepro.benchmarks.example import Example, Question, render
+from kvrepro.benchmarks.example import Example, Question, length
 from kvrepro.benchmarks.ruler import aggregation, niah, qa, tracing
 from kvrepro.benchmarks.ruler.definitions import Task
 from kvrepro.benchmarks.ruler.definitions import task as definition
@@ -93,8 +93,7 @@ class _Item:
 
     def around(self, problem: Problem) -> int:
         """Tokens of everything but the context, generated ones included."""
-        bare = render(self.example(problem, "", {}), self.tokenizer, self.chat)
-        return len(bare.prefix) + len(bare.questions[0]) + self.task.max_new_tokens
+        return length(self.example(problem, "", {}), self.tokenizer, self.chat)
 
     def least(self) -> int:
         """The shortest length that any form fits."""

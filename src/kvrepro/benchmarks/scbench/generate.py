@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kvrepro.benchmarks.example import Example
+from kvrepro.benchmarks.example import Example, length
 from kvrepro.benchmarks.ruler.fit import largest_fitting
 from kvrepro.benchmarks.scbench import functions
 from kvrepro.benchmarks.scbench.definitions import MULTI_TURN, Task, check_mode
@@ -20,7 +20,7 @@ from kvrepro.benchmarks.scbench.rows import Row, parse
 from kvrepro.benchmarks.scbench.stand_ins import chinese, code, overview, reading, retrieval
 from kvrepro.benchmarks.scbench.stand_ins.draft import Draft, Request
 from kvrepro.benchmarks.scbench.stand_ins.sources import LANG, Sources
-from kvrepro.benchmarks.scbench.turns import STAND_IN, example, length
+from kvrepro.benchmarks.scbench.turns import STAND_IN, example
 from kvrepro.errors import InputError
 
 BUILDERS: dict[str, Callable[[Request], Draft]] = {
