@@ -187,12 +187,15 @@ def _split(content: Any, name: str, file: Path) -> list:
 
 
 def _rows(task: Task, path: Path, part: str, limit: int) -> list[Row]:
-    return [parse(task, data, where) for data, where in _objects(task, path, part, limit)]
+    """Rows of a task. Each of NarrativeQA's has its whole book, and a book has about thirty: they share one text."""
+    texts: dict[str, str] = {}
+    rows = (parse(task, data, where) for data, where in _objects(task, path, part, limit))
+    return [replace(row, context=texts.setdefault(row.context, row.context)) for row in rows]
 
 
-def _objects(task: Task, path: Path, part: str, limit: int) -> list[tuple[Any, str]]:
-    """Rows of the files of a task. Of NarrativeQA's demonstrations, whose books are not shown, without those; of
-    Multi-LexSum only rows that have the short summary."""
+def _objects(task: Task, path: Path, part: str, limit: int) -> Iterator[tuple[Any, str]]:
+    """Rows of the files of a task, one after the other. Of NarrativeQA's demonstrations, whose books are not shown,
+    without those; of Multi-LexSum only rows that have the short summary."""
     stem = path / task.files[part].format(size=task.sizes.get(limit))
     if not (files := parts(stem)):
         raise InputError(
@@ -200,11 +203,11 @@ def _objects(task: Task, path: Path, part: str, limit: int) -> list[tuple[Any, s
             f"says where from; HELMET's archive is {SOURCE['data']})."
         )
     columns = ["question", "answers"] if (task.format, part) == ("story", "demos") else None
-    rows = [row for file in files for row in objects(file, columns)]
-    if columns:
-        rows = [(dict(data) | {"document": {"text": "-"}}, where) for data, where in rows]
-    if task.format == "case":
-        rows = [(data, where) for data, where in rows if data.get("summary/short") is not None]
-    if not rows:
+    empty = True
+    for data, where in (row for file in files for row in objects(file, columns)):
+        if task.format == "case" and data.get("summary/short") is None:
+            continue
+        empty = False
+        yield dict(data) | {"document": {"text": "-"}} if columns else data, where
+    if empty:
         raise InputError(f"{files[0]}: holds no row; take the published file.")
-    return rows
