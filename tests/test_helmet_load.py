@@ -256,6 +256,7 @@ BAD = {
         ["'Ann 1' is none of the options"],
     ),
     "empty story": ("narrativeqa", {"narrativeqa/test": [story(1, 0)]}, ["document: field 'text' is empty"]),
+    "case no object": ("multi_lexsum", {"multi_lexsum/validation": [[1]]}, ["line 1 is not a JSON object but a list"]),
     "class": ("trec_fine", {"trec/test": [{"text": "t", "fine_label": 50}]}, ["below 50", "trec_fine", "got 50"]),
     "pair": ("clinic150", {"clinic150/validation": [["only"]]}, ["must be a pair of a text and a label"]),
 }

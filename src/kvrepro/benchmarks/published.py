@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,19 @@ def objects(path: Path, columns: list[str] | None = None) -> Iterator[tuple[Any,
             if line.strip():
                 where = f"{path}, line {number}"
                 yield json_of(line, where), where
+
+
+def all_objects(
+    files: Sequence[Path], columns: list[str] | None = None, wanted: Callable[[Any], bool] = lambda row: True
+) -> Iterator[tuple[Any, str]]:
+    """The ``wanted`` rows of several files, one file after the other. InputError where there is none."""
+    empty = True
+    for row, where in (each for file in files for each in objects(file, columns)):
+        if wanted(row):
+            empty = False
+            yield row, where
+    if empty:
+        raise InputError(f"{files[0]}: holds no row; take the published file.")
 
 
 def _parquet_rows(path: Path, columns: list[str] | None) -> Iterator[dict[str, Any]]:

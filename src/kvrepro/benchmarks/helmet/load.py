@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kvrepro.benchmarks.example import Example, length
+from kvrepro.benchmarks.fit import largest_fitting
 from kvrepro.benchmarks.helmet import icl
 from kvrepro.benchmarks.helmet.build import BENCHMARK, cut, example, within
 from kvrepro.benchmarks.helmet.definitions import SOURCE, Task
 from kvrepro.benchmarks.helmet.definitions import task as definition
 from kvrepro.benchmarks.helmet.rows import Labelled, Row, parse, parse_labelled
-from kvrepro.benchmarks.published import SUFFIXES, json_of, objects, parts, text_of
-from kvrepro.benchmarks.ruler.fit import largest_fitting
+from kvrepro.benchmarks.published import SUFFIXES, all_objects, json_of, parts, text_of
 from kvrepro.errors import InputError
 
 T = TypeVar("T")
@@ -57,10 +57,7 @@ def load(
     for item, (context, asked, demos) in enumerate(_asked(chosen, path, tokenizer, limit, items, seed, chat)):
         whole = example(chosen, context, asked, demos, item, seed, chat, info, BENCHMARK)
         unit = first.setdefault(context if chosen.reserved else asked.key, item)
-        try:
-            made.append(replace(within(whole, tokenizer, limit, chat), unit=unit))
-        except InputError as error:
-            raise InputError(f"{task} item {item}: {error}") from error
+        made.append(replace(within(whole, tokenizer, limit, chat), unit=unit))
     return made
 
 
@@ -203,11 +200,9 @@ def _objects(task: Task, path: Path, part: str, limit: int) -> Iterator[tuple[An
             f"says where from; HELMET's archive is {SOURCE['data']})."
         )
     columns = ["question", "answers"] if (task.format, part) == ("story", "demos") else None
-    empty = True
-    for data, where in (row for file in files for row in objects(file, columns)):
-        if task.format == "case" and data.get("summary/short") is None:
-            continue
-        empty = False
-        yield dict(data) | {"document": {"text": "-"}} if columns else data, where
-    if empty:
-        raise InputError(f"{files[0]}: holds no row; take the published file.")
+
+    def wanted(data: Any) -> bool:
+        return task.format != "case" or not isinstance(data, Mapping) or data.get("summary/short") is not None
+
+    for data, where in all_objects(files, columns, wanted):
+        yield data | {"document": {"text": "-"}} if columns and isinstance(data, Mapping) else data, where

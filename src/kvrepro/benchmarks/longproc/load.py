@@ -47,8 +47,5 @@ def load(
     for item, page in enumerate(pages):
         info = {"source": SOURCE["repository"], "stand_in": False}
         whole = example(chosen, page, text_of(folder / page.path), item, seed, info, BENCHMARK)
-        try:
-            made.append(replace(within(whole, tokenizer, limit, chat), unit=first.setdefault(page.path, item)))
-        except InputError as error:
-            raise InputError(f"{task} item {item}: {error}") from error
+        made.append(replace(within(whole, tokenizer, limit, chat), unit=first.setdefault(page.path, item)))
     return made

@@ -8,9 +8,9 @@ from typing import Any
 
 from kvrepro.benchmarks.example import Example, Question, render
 from kvrepro.benchmarks.example import length as tokens_of
+from kvrepro.benchmarks.fit import largest_fitting
 from kvrepro.benchmarks.reasoning.definitions import REGISTERS
 from kvrepro.benchmarks.ruler import draws
-from kvrepro.benchmarks.ruler.fit import largest_fitting
 from kvrepro.errors import InputError
 
 TASK = "registers"
