@@ -76,6 +76,67 @@ def test_queries(evidence, function, parameters, expected):
     assert found.low <= found.value + 1e-9 and found.high >= found.value - 1e-9 and found.units >= 10
 
 
+def test_of_several_settings_the_one_with_the_most_is_what_a_selection_costs():
+    """A second lambda holds half, wherever its rows stand; numbers of selected entries change nothing."""
+    rows = admission_rows("ruler")
+    own = rows["method"].str.startswith("wg_kv+quest")
+    half = rows[own].assign(
+        method="wg_kv+quest@trade_off=0.64" + rows.loc[own, "method"].str.removeprefix("wg_kv+quest")
+    )
+    half = half.assign(bytes_held=half["bytes_held"] // 2, kept_entries=half["kept_entries"] // 2)
+    for several in ([rows, half], [half, rows]):
+        found = Evidence("lab-dense", pd.concat(several, ignore_index=True))
+        assert ask(found, "selection_cost", {"quantity": "bytes", **BOTH}).value == pytest.approx(0.3, rel=0.01)
+        candidates = ask(found, "selection_cost", {"quantity": "candidates", **BOTH}).value
+        assert candidates == pytest.approx((0.3 - 32 / 1004.5) / (1 - 32 / 1004.5), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters", "expected"),
+    [
+        ("admitted_share", {"method": "wg_kv", "benchmark": "ruler"}, (0.6 + 0.2 + 0.2) / 3),
+        ("left_out", {"method": "wg_kv+quest", "benchmark": "ruler"}, 100 * (1 - (0.3 + 0.1 + 0.1) / 3)),
+        ("selection_cost", {"quantity": "bytes", **BOTH}, (0.3 + 0.1 + 0.1) / 3),
+        ("cache_share", {"method": "local_attention", "kept": 0.4, "benchmark": "ruler"}, (0.4 + 0.4 / 3 * 2) / 3),
+    ],
+    ids=str,
+)
+def test_a_task_with_more_contexts_weighs_no_more(function, parameters, expected):
+    """The first of three tasks has 40 contexts, each of the others 10, of which methods hold a third as much."""
+    rows = admission_rows("ruler", items=40)
+    rows = rows[(rows["task"] == rows["task"].iloc[0]) | (rows["item"] < 10)].copy()
+    less = (rows["task"] != rows["task"].iloc[0]) & (rows["method"] != "dense")
+    less &= ~rows["method"].str.startswith("quest")
+    for column in ("kept_entries", "bytes_held"):
+        rows.loc[less, column] = (rows.loc[less, column] / 3).round().astype(int)
+    found = ask(Evidence("lab-dense", rows), function, parameters)
+    assert found.value == pytest.approx(expected, rel=0.005) and found.units == 10
+    assert found.high - found.low < 0.01 * found.value  # each task is of one size: resampled within it, nothing changes
+
+
+def test_contexts_that_repeat_a_question_are_one():
+    rows = admission_rows("ruler")
+    rows["kept_entries"] *= rows["item"].map(lambda item: 1 if item % 2 else 2).where(rows["method"] != "dense", 1)
+    asked = {"method": "local_attention", "benchmark": "ruler"}
+    once = ask(Evidence("lab-dense", rows), "admitted_share", asked)
+    first = rows.assign(item=2 * rows["item"], unit=2 * rows["item"])
+    twice = pd.concat([first, first.assign(item=first["item"] + 1)], ignore_index=True)
+    found = ask(Evidence("lab-dense", twice), "admitted_share", asked)
+    assert (found.value, found.low, found.high, found.units) == (once.value, once.low, once.high, once.units)
+    assert found.low < found.value < found.high
+
+
+def test_contexts_that_no_two_methods_hold_say_nothing():
+    rows = admission_rows("ruler")
+    rows.loc[(rows["method"] == "dense") != (rows["item"] < 6), "ok"] = False
+    for function, parameters in (
+        ("admitted_share", {"method": "wg_kv", "benchmark": "ruler"}),
+        ("cache_share", {"method": "local_attention", "kept": 0.4, "benchmark": "ruler"}),
+    ):
+        with pytest.raises(NoRows, match="has no value"):
+            ask(Evidence("lab-dense", rows), function, parameters)
+
+
 def test_the_full_cache_is_the_measure_of_a_score(evidence):
     rows = evidence.rows.copy()
     rows.loc[(rows["method"] == "dense") & (rows["item"] >= 6), "value"] = 0.0
@@ -105,6 +166,7 @@ def test_a_threshold_off_the_frontier_is_found(evidence):
         ("selection_gap", {"a": "wg_kv+quest", "b": "kvzip", **HELMET}),
         ("selection_gap", BOTH | {"benchmark": "scbench"}),
         ("selection_cost", BOTH | {"b": "kvzip", "quantity": "bytes"}),
+        ("selection_cost", BOTH | {"b": "wg_kv", "quantity": "candidates"}),  # selects nothing
         ("head_size_ratio", {"a": "html_to_tsv", "b": "vt", "statistic": "mean"}),
     ],
     ids=str,

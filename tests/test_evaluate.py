@@ -52,7 +52,14 @@ def arms():
 
 @pytest.fixture(scope="module")
 def rows(tiny_hybrid):
-    return pd.DataFrame(evaluate(tiny_hybrid, [example(0), example(1)], arms(), score, BASE, together=200_000))
+    examples = [example(0), replace(example(1), unit=0)]
+    return pd.DataFrame(evaluate(tiny_hybrid, examples, arms(), score, BASE, together=200_000))
+
+
+def test_rows_say_which_items_are_one(rows, tiny_hybrid):
+    assert len(rows[rows["item"] == 1]) and (rows["unit"] == 0).all()
+    alone = pd.DataFrame(evaluate(tiny_hybrid, [example(3)], [], score, BASE))
+    assert (alone["unit"] == 3).all()
 
 
 def test_every_arm_answers_every_question(rows):

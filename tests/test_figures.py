@@ -171,6 +171,31 @@ def test_the_median_is_that_of_documents_drawn_again():
     assert 1 <= found.low <= 4 and 6 <= found.high <= 10
 
 
+def repeated(rows: pd.DataFrame, times: int) -> pd.DataFrame:
+    """Every item ``times`` times, as HELMET asks a question with its passages in other orders."""
+    first = rows.assign(item=rows["item"] * times, unit=rows["item"] * times)
+    return pd.concat([first.assign(item=first["item"] + n) for n in range(times)], ignore_index=True)
+
+
+def test_items_that_repeat_a_question_make_no_interval_narrower(rows):
+    """Rows of the other tasks do not say what repeats, as those of earlier versions."""
+    once, others = accuracy(rows), rows[rows["task"] != TASKS[0]]
+    several = pd.concat([repeated(rows[rows["task"] == TASKS[0]], 6), others], ignore_index=True)
+    found = accuracy(several)
+    pd.testing.assert_frame_equal(found.table(), once.table())
+    assert (found.items, found.units, accuracy(several, [TASKS[0]]).items) == (12, 12, 72)
+    assert "over items, those of one question or context as one. A kept" in mean_accuracy(several)[1]
+    assert "over items. A kept" in mean_accuracy(rows)[1]
+
+
+def test_a_unit_weighs_as_many_items_as_passed_their_checks(rows):
+    several = repeated(rows[(rows["task"] == TASKS[0]) & (rows["item"] < 2)], 4)
+    several["value"] = (several["unit"] == 0).astype(float)
+    several.loc[(several["item"] == 7) & (several["method"] == "random"), "ok"] = False
+    found = accuracy(several)
+    assert found["gatesight", 0.1].value == pytest.approx(100 * 4 / 7) and (found.items, found.units) == (7, 2)
+
+
 def test_missing_rows_are_a_clear_error(rows):
     with pytest.raises(InputError, match="no accuracy rows; run"):
         accuracy(rows[:0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pandas as pd
 import pytest
 import torch
 from synthetic_admission import admission_rows, pattern_rows
@@ -79,8 +80,6 @@ def test_figure_2b_shows_the_bounded_cache_without_and_with_admission():
 
 
 def test_table_1_sets_what_is_stored_beside_what_is_read():
-    import pandas as pd
-
     frame, text = table_1(pd.concat([pattern_rows(), admission_rows()], ignore_index=True), lab=True)
     table = frame.set_index("primitive")
     assert list(table.index) == ["none", "admission", "selection", "eviction", "admission and eviction"]
@@ -90,3 +89,16 @@ def test_table_1_sets_what_is_stored_beside_what_is_read():
     assert "selection" not in table_1(pattern_rows())[0]["primitive"].to_list()
     with pytest.raises(InputError, match="run the target patterns"):
         table_1(admission_rows())
+
+
+def test_the_tasks_of_a_selection_weigh_the_same_in_table_1():
+    """Contexts of the first task are ten times as long as those of two others, of which there are a quarter as many."""
+    rows = admission_rows(items=40)
+    long = rows["task"] == rows["task"].iloc[0]
+    for column in ("n_tokens", "kept_entries"):
+        rows.loc[long, column] *= 10
+    rows = rows[long | (rows["item"] < 10)]
+    frame, _ = table_1(pd.concat([pattern_rows(), rows], ignore_index=True))
+    line = frame.set_index("primitive").loc["selection"]
+    assert line["read"] == pytest.approx((0.64 + 6.4 + 6.4) / 3, rel=0.02)
+    assert line["read_high"] - line["read_low"] < 0.1  # of each task the contexts are about as long

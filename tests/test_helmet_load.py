@@ -64,6 +64,7 @@ def test_questions_come_with_their_depths_and_two_demonstrations(tmp_path):
         assert example.info["stand_in"] is False and not example.info["truncated"]
     same = [e.context[: e.context.index(f"Thing{n}")] for e, n in zip(made, (a[11] for a in asked), strict=True)]
     assert len(set(same)) == 3  # a question has the same demonstrations at all depths
+    assert [e.unit for e in made] == [asked.index(question) for question in asked]  # a question's depths are one
     assert load("kilt_nq", tmp_path, n_items=3) == made and len(load("kilt_nq", tmp_path)) == 14
 
 
@@ -96,12 +97,21 @@ def test_documents_are_cut_and_short_ones_left_out(tmp_path, short_documents):
     (tmp_path / "narrativeqa/train").mkdir()
     pd.DataFrame([story(n, 5) for n in range(20, 26)]).to_parquet(tmp_path / "narrativeqa/train-00000-of-00001.parquet")
     made = load("narrativeqa", tmp_path)
-    assert len(made) == 3
+    assert len(made) == 3 and [e.unit for e in made] == [0, 1, 2]
     for example in made:
         number = re.search(r"Who (\d+)\?\nAnswer:$", text_of(example))[1]
         assert int(number) % 2 and example.context.endswith(OMITTED) and example.questions[0].max_new_tokens == 100
         assert len(set(re.findall(r"Question: Who (2\d)\?\nAnswer: Ann 2\d", example.context))) == 2
         assert f"story{number}" in example.context and "story2" not in example.context
+
+
+def test_questions_about_one_book_are_one_unit(tmp_path, short_documents):
+    books = [book(n, 200) for n in range(2)]
+    rows = [books[n % 2] | {"id": n, "input": "Who?" if n < 2 else f"Who {n}?"} for n in range(6)]
+    write(tmp_path, "infinitebench/longbook_qa_eng", rows)
+    made = load("infbench_qa_eng", tmp_path, n_items=6)
+    first = [re.search(r"book\d", e.context)[0] for e in made]
+    assert [e.unit for e in made] == [first.index(name) for name in first] and len(set(first)) == 2
 
 
 @pytest.mark.parametrize("task", ["infbench_qa_eng", "infbench_choice_eng", "infbench_sum_eng"])
@@ -246,6 +256,7 @@ BAD = {
         ["'Ann 1' is none of the options"],
     ),
     "empty story": ("narrativeqa", {"narrativeqa/test": [story(1, 0)]}, ["document: field 'text' is empty"]),
+    "case no object": ("multi_lexsum", {"multi_lexsum/validation": [[1]]}, ["line 1 is not a JSON object but a list"]),
     "class": ("trec_fine", {"trec/test": [{"text": "t", "fine_label": 50}]}, ["below 50", "trec_fine", "got 50"]),
     "pair": ("clinic150", {"clinic150/validation": [["only"]]}, ["must be a pair of a text and a label"]),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 from helmet_tools import make
@@ -10,6 +11,7 @@ from helmet_tools import make
 from kvrepro.benchmarks import helmet
 from kvrepro.benchmarks.example import Example, Question
 from kvrepro.benchmarks.helmet import metrics
+from kvrepro.benchmarks.scbench import metrics as scbench_metrics
 from kvrepro.errors import InputError
 
 
@@ -73,6 +75,15 @@ def test_rouge_takes_the_better_of_answer_and_line():
     half = score("narrativeqa", " the cat sat", references, "")["score"]
     assert half == pytest.approx(2 * 1 * 0.5 / 1.5)
     assert metrics.rouge_l_f1("cats", ["cat"]) == 1  # stemmed
+
+
+@pytest.mark.parametrize(
+    "judged", [lambda: metrics.rouge_l_f1("cats", ["cat"]), lambda: scbench_metrics.rouge("cats", "cat")]
+)
+def test_without_the_package_of_rouge_there_is_one_sentence(judged, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
+    with pytest.raises(InputError, match=r"summaries and long answers .* pip install rouge-score"):
+        judged()
 
 
 def test_a_summary_may_repeat_its_prefix():

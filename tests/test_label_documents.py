@@ -38,6 +38,11 @@ def test_contexts_are_of_many_tasks_and_of_the_length_asked(tokenizer):
     assert found[0] != documents(ENTRY, tokenizer, (750, 1250), 1, 1)[0]
 
 
+def test_contexts_leave_room_for_a_question_and_its_answer(tokenizer):
+    missing = {1000 - len(ids) for ids in documents(ENTRY, tokenizer, (1000, 1000), 26, 0)}
+    assert 80 <= min(missing) < 100 and 200 < max(missing) <= 280  # as documents says
+
+
 def test_no_string_and_no_sentence_of_a_context_is_one_of_an_evaluation(tokenizer):
     texts = [tokenizer.decode(ids) for ids in documents(ENTRY, tokenizer, (900, 1100), 39, 0)]
     numbers = {number for text in texts for number in re.findall(r"\b\d{7}\b", text)}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import kvrepro
+from kvrepro.benchmarks.registry import BENCHMARKS
 
 PACKAGE = Path(kvrepro.__file__).parent
 
@@ -66,6 +67,13 @@ def test_no_part_imports_from_above():
 
 def test_no_circles_between_parts():
     list(TopologicalSorter(graph()).static_order())  # raises CycleError
+
+
+def test_what_benchmarks_share_knows_none_of_them():
+    own = tuple(f"kvrepro.benchmarks.{name}" for name in BENCHMARKS)
+    for file in PACKAGE.glob("benchmarks/*.py"):
+        nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
+        assert not [node.module for node in nodes if node.module.startswith(own)], file
 
 
 @pytest.mark.parametrize("script", sorted(Path("workflow/scripts").glob("*.py")), ids=lambda p: p.stem)

@@ -110,6 +110,7 @@ def test_stand_ins_depend_on_seed_and_number_only(tmp_path):
 def test_published_pages_are_read(tmp_path):
     write(tmp_path, [PAGE | {"filtering_instruction": "\nOnly Ann."}, PAGE])
     first, second = longproc.load(TASK, tmp_path, tokenizer(), 4000)
+    assert (first.unit, second.unit) == (0, 0)  # two questions about one page
     assert first.context == "<p>é Ann</p>" and first.benchmark == "longproc" and first.chat
     assert "(1) name; (2) city\nOnly Ann.\n\n[OUTPUT" in first.questions[0].text
     assert "```tsv\nname\tcity\n{Your TSV output}\n```" in second.questions[0].text

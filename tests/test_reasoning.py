@@ -8,6 +8,7 @@ import re
 
 import pandas as pd
 import pytest
+from ruler_tools import tokenizer
 
 from kvrepro.benchmarks.example import Example, Question, render
 from kvrepro.benchmarks.reasoning import registers, score
@@ -27,8 +28,8 @@ CCC 2 + BBB 5 = AAA 7
 Registers: AAA 7, BBB 5, CCC 2"""
 
 
-def items(tokenizer, count=4, length=900, n=4, split=EVAL):
-    return registers.generate(count, length, n, tokenizer, 42, split)
+def items(tokenizer, count=4, length=900, n=4, split=EVAL, chat=False):
+    return registers.generate(count, length, n, tokenizer, 42, split, chat)
 
 
 def test_a_program_and_its_trace_by_hand():
@@ -69,6 +70,14 @@ def test_prompt_and_answer_fill_the_length_and_the_trace_is_the_longer_part(tiny
             used = len(prompt.prefix) + len(prompt.questions[0]) + tokens + 16
             assert 0.7 * length < used <= length and example.info["trace_tokens"] == tokens
         assert length == 700 or tokens > len(prompt.prefix)
+
+
+def test_a_chat_template_is_counted_in_the_length():
+    for length in range(900, 1000, 3):  # a round has about 80 tokens
+        (example,) = items(tokenizer(), 1, length, chat=True)
+        prompt = render(example, tokenizer(), chat=True)
+        used = len(prompt.prefix) + len(prompt.questions[0]) + example.questions[0].max_new_tokens
+        assert 0.8 * length < used <= length
 
 
 def test_items_repeat_differ_and_use_names_of_their_split(tiny_dense):
@@ -155,12 +164,13 @@ def test_problems_of_the_users_file_become_examples(tmp_path, name, tiny_dense):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"problem": "1 + 1?"}\n', "row 1: has no answer"),
-        (b'{"problem": "1 + 1?", "answer": "2"}\n{"answer": "2"}', "row 2: has no problem"),
-        (b'{"problem": "1 + 1?", "answer": "two"}', "row 1: has the answer 'two', which is no whole number"),
-        ('{"problem": "1 + 1?", "answer": "2²"}'.encode(), "row 1: has the answer '2²', which is no whole number"),
-        (b"[1]\n", "row 1: has no problem"),
-        (b'{"problem": "1 + 1?', "cannot be read"),
+        (b'{"problem": "1 + 1?"}\n', "line 1: field 'answer' is missing"),
+        (b'{"problem": "1 + 1?", "answer": "2"}\n{"answer": "2"}', "line 2: field 'problem' is missing"),
+        (b'{"problem": "1 + 1?", "answer": "two"}', "line 1: field 'answer' is 'two', which is no whole number"),
+        ('{"problem": "1 + 1?", "answer": "2²"}'.encode(), "line 1: field 'answer' is '2²', which is no whole number"),
+        (b"[1]\n", "line 1 is not a JSON object but a list"),
+        (b'{"problem": "1 + 1?', "line 1: is not JSON"),
+        (b'{"problem": "1 + 1?", "answer": true}', "line 1: field 'answer' must be a whole number, got true or false"),
         (b'{"problem": "\xff", "answer": "2"}', r"is not UTF-8 \(byte 13\)"),
         (b"", "holds no problem"),
     ],

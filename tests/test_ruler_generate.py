@@ -12,8 +12,8 @@ from ruler_tools import offline, prose, text_of, tokenizer, words
 
 from kvrepro.benchmarks import ruler
 from kvrepro.benchmarks.example import render
+from kvrepro.benchmarks.fit import largest_fitting
 from kvrepro.benchmarks.ruler import aggregation, definitions, draws, facts, niah
-from kvrepro.benchmarks.ruler.fit import largest_fitting
 from kvrepro.benchmarks.ruler.problem import scatter
 from kvrepro.benchmarks.ruler.sources import Prose
 from kvrepro.errors import InputError

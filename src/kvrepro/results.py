@@ -48,6 +48,7 @@ ANSWERS = SCHEMA.add_columns(
     {
         "benchmark": pa.Column(str, required=False, description="as the examples name it; generated stand-ins differ"),
         "subtask": pa.Column(str, required=False, description="part of a mixed task, empty where there is none"),
+        "unit": pa.Column(int, required=False, description="items of one question or context, named by the first"),
         "n_tokens": pa.Column(int, pa.Check.gt(0), description="context length"),
         "protected": pa.Column(int, pa.Check.ge(0)),
         "kept_entries": pa.Column(int, pa.Check.gt(0), description="entries held over all layers and KV heads"),

@@ -22,7 +22,8 @@ UNANSWERED = 10  #: percent; below it the unpruned model has little that a metho
 @dataclass(frozen=True)
 class Accuracy:
     """Percent per (method, kept fraction), mean over the questions of all items and then over tasks. The sub-tasks of a
-    mixed task weigh the same (GateSight Appendix A); items are resampled with all their questions.
+    mixed task weigh the same (GateSight Appendix A). Items are resampled with all their questions, and together where
+    they repeat a question or a context.
 
     All series of a task are averaged over the same items: those whose rows passed their checks in every series. A
     series that has no such row in a task has no accuracy (NaN) and stands in ``gaps``.
@@ -32,6 +33,8 @@ class Accuracy:
     estimate: Estimate
     tasks: tuple[str, ...]
     items: int  #: the fewest items of a task
+    units: int  #: the fewest that are resampled, in a task
+    repeats: bool  #: whether several items are one of these
     failed: int  #: rows that failed a check
     excluded: int  #: rows that are not averaged: those, and the other rows of their items
     rows: int
@@ -47,6 +50,11 @@ class Accuracy:
         text = f"{self.failed} of {self.rows} rows failed a check"
         text += f"; all {self.excluded} rows of their items are left out." if self.failed else "."
         return f"{text} Without a valid row: {', '.join(self.gaps)}." if self.gaps else text
+
+    @property
+    def resampled(self) -> str:
+        """What intervals are over, as notes and captions say it."""
+        return f"items{', those of one question or context as one' if self.repeats else ''}"
 
     def __getitem__(self, key: Series) -> Estimate:
         """The estimate of one method at one kept fraction; KeyError when there is none."""
@@ -82,25 +90,27 @@ def accuracy(
         raise InputError(f"there are no accuracy rows of task {missing[0]}; run the target accuracy.")
     scores = scores[scores["task"].isin(tasks)]
     columns = pd.MultiIndex.from_frame(scores[SERIES].drop_duplicates().sort_values(SERIES))
-    blocks, gaps, used = [], [], 0
+    blocks, numbers, gaps, used = [], [], [], 0
     for task in tasks:
         part = scores[scores["task"] == task]
         block, items, lacking = _block(part, columns, task)
         blocks.append(block)
+        numbers.append(len(items))
         gaps += [f"{method} at {kept:g} in {task}" for method, kept in lacking]
         there = pd.MultiIndex.from_frame(part[SERIES]).isin(columns.difference(lacking))
         used += int((part["item"].isin(items) & there).sum())
     estimate = bootstrap.mean(blocks).map(lambda x: 100 * x)
-    fewest = min(len(block) for block in blocks)
+    units = [len(block) for block in blocks]
     failed = len(scores) - len(valid(scores))
-    return Accuracy(columns, estimate, tasks, fewest, failed, len(scores) - used, len(scores), tuple(gaps))
+    counts = failed, len(scores) - used, len(scores)
+    return Accuracy(columns, estimate, tasks, min(numbers), min(units), units != numbers, *counts, tuple(gaps))
 
 
 def _block(rows: pd.DataFrame, columns: pd.MultiIndex, task: str) -> tuple[Block, pd.Index, pd.MultiIndex]:
-    """Scores of one task, of the items that are valid in every series that has a valid item at all; those items; and
-    the series that have none, which are NaN."""
+    """Scores of one task by unit, of the items that are valid in every series that has a valid item at all; those
+    items; and the series that have none, which are NaN."""
     keys = ["item", *SERIES]
-    answers = rows.assign(
+    answers = bootstrap.with_units(rows).assign(
         whole=rows["ok"].fillna(True).astype(bool) if "ok" in rows else True,
         subtask=rows["subtask"].fillna("") if "subtask" in rows else "",
     )
@@ -112,14 +122,16 @@ def _block(rows: pd.DataFrame, columns: pd.MultiIndex, task: str) -> tuple[Block
         raise InputError(f"all accuracy rows of task {task} failed a check; see their column failed_checks.")
     if items.empty:
         raise InputError(f"no item of task {task} passed its checks in every method; see the column failed_checks.")
-    found = [_part(part, items, columns) for _, part in answers[whole].groupby("subtask")]
+    used = answers[whole & answers["item"].isin(items)]
+    units = pd.Index(sorted(used["unit"].unique()))
+    found = [_part(part, units, columns) for _, part in used.groupby("subtask")]
     return Block(*map(np.stack, zip(*found, strict=True))), items, lacking
 
 
-def _part(rows: pd.DataFrame, items: pd.Index, columns: pd.MultiIndex) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of one sub-task ``[items, series]``, means over an item's questions, and their number ``[items]``."""
-    scores = bootstrap.units(rows, "item", SERIES).reindex(index=items, columns=columns)
-    questions = rows.groupby(["item", *SERIES]).size().groupby("item").max().reindex(items, fill_value=0)
+def _part(rows: pd.DataFrame, units: pd.Index, columns: pd.MultiIndex) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of one sub-task ``[units, series]``, means over a unit's questions, and their number ``[units]``."""
+    scores = bootstrap.units(rows, "unit", SERIES).reindex(index=units, columns=columns)
+    questions = rows.groupby(["unit", *SERIES]).size().groupby("unit").max().reindex(units, fill_value=0)
     return scores.to_numpy(), questions.to_numpy(dtype=float)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 DRAWS = 2000
+ITEM = ["task", "unit", "item"]  #: of rows that :func:`with_units` made
 FEW = 10  #: with fewer units a block is not resampled by itself, and an interval proves nothing
 
 
@@ -89,6 +90,19 @@ def mean(blocks: Sequence[np.ndarray | Block], seed: int = 0) -> Estimate:
     )
 
 
+def over_tasks(items: pd.DataFrame) -> Estimate:
+    """Mean over tasks of the mean over a task's items: a row an item, indexed by ``ITEM``, and a column a series,
+    without gaps; NaN without a row. Units are resampled within their task, as :func:`mean` says."""
+    if items.empty:
+        nothing = np.full(items.shape[1], np.nan)
+        return Estimate(nothing, np.tile(nothing, (DRAWS, 1)), 0)
+    blocks = []
+    for _, part in items.groupby(level="task"):
+        own = part.groupby(level="unit")
+        blocks.append(Block(own.mean().to_numpy(dtype=float)[None], own.size().to_numpy(dtype=float)[None]))
+    return mean(blocks)
+
+
 def median(values: np.ndarray, seed: int = 0) -> Estimate:
     """Median over units, ``[units]``; of an even number the lower one of the two in the middle."""
     rng = np.random.default_rng(seed)
@@ -116,6 +130,12 @@ def _weighted(weights: np.ndarray, units: np.ndarray) -> np.ndarray:
     total = weights @ np.where(there, units, 0.0)
     with np.errstate(invalid="ignore"):
         return total / (weights @ there.astype(float))
+
+
+def with_units(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of items with the column ``unit``, what is resampled as a whole: several items that repeat a question or a
+    context, else each item, as in rows that do not say."""
+    return rows.assign(unit=(rows["unit"].fillna(rows["item"]) if "unit" in rows else rows["item"]).astype(int))
 
 
 def units(rows: pd.DataFrame, unit: str | list[str], series: list[str]) -> pd.DataFrame:

@@ -37,7 +37,11 @@ class Question:
 @dataclass(frozen=True)
 class Example:
     """One context of a benchmark with its questions; ``info`` holds what a scorer or a table needs besides, ``chat``
-    whether the benchmark wants it in a chat of a model that has a template."""
+    whether the benchmark wants it in a chat of a model that has a template.
+
+    ``unit`` is the number of the task's first item that asks the same question, or about the same context: these say
+    much the same about a method and are resampled together. None: no other item does.
+    """
 
     benchmark: str
     task: str
@@ -48,6 +52,7 @@ class Example:
     questions: tuple[Question, ...]
     info: dict = field(default_factory=dict)
     chat: bool = True
+    unit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,17 @@ def render(example: Example, tokenizer, chat: bool = False) -> Prompt:
         text_sha256=hashlib.sha256("\u0000".join(parts).encode()).hexdigest(),
         token_sha256=sha256_tokens([i for part in tokens for i in part]),
     )
+
+
+def length(example: Example, tokenizer, chat: bool = False) -> int:
+    """Tokens of the context, and of the question that needs most with what is generated for it."""
+    prompt = render(example, tokenizer, chat)
+    return len(prompt.prefix) + longest_turn(example, prompt.questions)
+
+
+def longest_turn(example: Example, questions: list[list[int]]) -> int:
+    """The most tokens that a question, of these ids, adds to the context, generated ones included."""
+    return max(len(ids) + q.max_new_tokens for ids, q in zip(questions, example.questions, strict=True))
 
 
 def _opening(tokenizer) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,33 @@ import pyarrow.parquet as pq
 from kvrepro.errors import InputError
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
+BATCH = 32  #: rows of a Parquet file that are in memory at a time; a row may hold a whole book
 
 
 def text_of(path: Path) -> str:
-    """The text of a UTF-8 file. InputError where it is not readable as one."""
+    """The text of a UTF-8 file, line ends as Python reads them. InputError where it is not readable as one."""
+    with _readable(path), path.open(encoding="utf-8") as file:
+        return file.read()
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file with their ends, one in memory at a time. InputError as of :func:`text_of`."""
+    with _readable(path), path.open("rb") as file:
+        before = 0
+        for line in file:
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                error.start += before  # of the file
+                raise
+            yield text
+            before += len(line)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        return path.read_text(encoding="utf-8")
+        yield
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: is not UTF-8 (byte {error.start}); save it as UTF-8 or download it again."
@@ -38,23 +60,40 @@ def json_of(text: str, where: str) -> Any:
 
 
 def objects(path: Path, columns: list[str] | None = None) -> Iterator[tuple[Any, str]]:
-    """Rows of a file of JSON lines, CSV with a header, or Parquet, each with its place in words; of Parquet
-    only ``columns``, where they are given. InputError where the file is none."""
+    """Rows of a file of JSON lines, CSV with a header, or Parquet, each with its place in words, read as they are asked
+    for; of Parquet only ``columns``, where they are given. InputError where the file is none."""
     if path.suffix == ".parquet":
-        try:
-            rows = pq.read_table(path, columns=columns).to_pylist()
-        except (OSError, pa.ArrowException) as error:
-            raise InputError(f"{path}: is not a readable Parquet file ({error}); download it again.") from error
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(_parquet_rows(path, columns), 1):
             yield {key: value for key, value in row.items() if value is not None}, f"{path}, row {number}"
     elif path.suffix == ".csv":
         for number, row in enumerate(csv.DictReader(io.StringIO(text_of(path), newline="")), 1):
             yield row, f"{path}, row {number}"
     else:
-        for number, line in enumerate(text_of(path).split("\n"), 1):
+        for number, line in enumerate(lines_of(path), 1):
             if line.strip():
                 where = f"{path}, line {number}"
                 yield json_of(line, where), where
+
+
+def all_objects(
+    files: Sequence[Path], columns: list[str] | None = None, wanted: Callable[[Any], bool] = lambda row: True
+) -> Iterator[tuple[Any, str]]:
+    """The ``wanted`` rows of several files, one file after the other. InputError where there is none."""
+    empty = True
+    for row, where in (each for file in files for each in objects(file, columns)):
+        if wanted(row):
+            empty = False
+            yield row, where
+    if empty:
+        raise InputError(f"{files[0]}: holds no row; take the published file.")
+
+
+def _parquet_rows(path: Path, columns: list[str] | None) -> Iterator[dict[str, Any]]:
+    try:
+        for batch in pq.ParquetFile(path).iter_batches(BATCH, columns=columns):
+            yield from batch.to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: is not a readable Parquet file ({error}); download it again.") from error
 
 
 def parts(stem: Path) -> list[Path]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from kvrepro.analysis import bootstrap, cache_sizes, trade_off
 from kvrepro.analysis.accuracy import SERIES
-from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.analysis.bootstrap import ITEM, Estimate
 from kvrepro.analysis.cache_sizes import THRESHOLD, Curve, Curves
 from kvrepro.claims.comparisons import minus
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows
@@ -49,16 +49,21 @@ def smallest_lead(evidence: Evidence, a: str, b: str, below: float, benchmark: s
 
 
 def admitted_share(evidence: Evidence, method: str, benchmark: str) -> Estimate:
-    """Entries held after a context per token, layer and KV head, of the setting that holds most; contexts are
-    resampled."""
+    """Entries held after a context per token, layer and KV head, mean over contexts and then tasks, of the setting that
+    holds most."""
     rows = valid(evidence.of(benchmark))
-    dense, own = rows["method"] == DENSE, rows["method"].str.split("@").str[0] == method
-    if not dense.any() or not own.any():
-        raise NoRows(f"entries held by {method}")
-    rows = rows.assign(value=rows["kept_entries"].astype(float), budget=rows["budget"].fillna(0.0))
-    full = bootstrap.units(rows[dense], ["task", "item"], ["method"])[DENSE]
-    shares = bootstrap.units(rows[own], ["task", "item"], SERIES).div(full, axis=0).dropna().to_numpy()
-    return bootstrap.mean([shares]).map(lambda x: x.max(-1))
+    full, own = (by_setting(rows, name, rows["kept_entries"]) for name in (DENSE, method))
+    shares = own.div(full[DENSE, 1.0], axis=0).dropna()
+    return bootstrap.over_tasks(shares).map(lambda x: x.max(-1))
+
+
+def by_setting(rows: pd.DataFrame, method: str, values: pd.Series) -> pd.DataFrame:
+    """Values of the rows of a method: a row an item, a column a setting. NoRows where there are none."""
+    own = rows.assign(value=values.astype(float), budget=rows["budget"].fillna(0.0))  # of a trained gate there is none
+    own = own[(own["method"].str.split("@").str[0] == method) & own["value"].notna()]
+    if own.empty:
+        raise NoRows(f"contexts of {method}")
+    return bootstrap.units(bootstrap.with_units(own), ITEM, SERIES)
 
 
 def lambda_effect(evidence: Evidence, quantity: str) -> Estimate:

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from kvrepro.analysis import bootstrap, summary
 from kvrepro.analysis.accuracy import SERIES
-from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.analysis.bootstrap import ITEM, Estimate
 from kvrepro.claims.admission import ADMISSION_QUERIES
 from kvrepro.claims.bounded import BOUNDED_QUERIES
 from kvrepro.claims.comparisons import COMPARISON_QUERIES, apart, at, minus, shares
@@ -57,28 +58,28 @@ def tasks_won(evidence: Evidence, a: str, b: str, kept: float, benchmark: str, l
 
 
 def cache_share(evidence: Evidence, method: str, kept: float, benchmark: str) -> Estimate:
-    """Bytes held over bytes held by the unpruned cache, mean over contexts."""
+    """Bytes held over bytes held by the unpruned cache, mean over contexts and then tasks."""
     rows = valid(evidence.of(benchmark))
-    held = rows.pivot_table(index=["task", "item"], columns=SERIES, values="bytes_held", aggfunc="first")
+    return bootstrap.over_tasks(_of_unpruned(rows, rows["bytes_held"], method, kept)).map(lambda x: x[..., 0])
+
+
+def _of_unpruned(rows: pd.DataFrame, values: pd.Series, method: str, kept: float) -> pd.DataFrame:
+    """What a method has in each context over what the unpruned cache has: a row an item, one column."""
+    held = bootstrap.units(bootstrap.with_units(rows).assign(value=values.astype(float)), ITEM, SERIES)
     if (method, kept) not in held or (DENSE, 1.0) not in held:
         raise NoRows(f"{method} at {kept}")
-    share = (held[method, kept] / held[DENSE, 1.0]).dropna().to_numpy()
-    return bootstrap.mean([share[:, None]]).map(lambda x: x[..., 0])
+    return (held[method, kept] / held[DENSE, 1.0]).dropna().to_frame()
 
 
 def index_keys(evidence: Evidence, method: str, kept: float, benchmark: str) -> Estimate:
-    """Index keys that a sparse attention's pruned cache holds for each kept token, mean over contexts: from the bytes
-    that it holds for each, as the unpruned cache of transformers holds a raw index key a token."""
+    """Index keys that a sparse attention's pruned cache holds for each kept token, mean over contexts and then tasks:
+    from the bytes that it holds for each, as the unpruned cache of transformers holds a raw index key a token."""
     sizes, rows = _shape(evidence), valid(evidence.of(benchmark))
     if not sizes.get("index_head_dim"):
         raise NoRows("an index")
-    each = rows.assign(size=rows["bytes_held"] / rows["kept_entries"])
-    held = each.pivot_table(index=["task", "item"], columns=SERIES, values="size", aggfunc="first")
-    if (method, kept) not in held or (DENSE, 1.0) not in held:
-        raise NoRows(f"{method} at {kept}")
     key, vectors = sizes["index_head_dim"], 2 * sizes["head_dim"] * sizes["kv_heads"]
-    found = ((held[method, kept] / held[DENSE, 1.0] * (vectors + key) - vectors) / key).dropna().to_numpy()
-    return bootstrap.mean([found[:, None]]).map(lambda x: x[..., 0])
+    share = _of_unpruned(rows, rows["bytes_held"] / rows["kept_entries"], method, kept)
+    return bootstrap.over_tasks((share * (vectors + key) - vectors) / key).map(lambda x: x[..., 0])
 
 
 def _shape(evidence: Evidence) -> dict[str, float]:

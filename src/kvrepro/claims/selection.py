@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable
 from functools import cache
 
+import numpy as np
 import pandas as pd
 
 from kvrepro.analysis import bootstrap, selected
 from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.analysis.selected import Selected
-from kvrepro.claims.admission import admitted_share
+from kvrepro.claims.admission import admitted_share, by_setting
 from kvrepro.claims.comparisons import OF_LEADS, minus, over
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows
 from kvrepro.errors import InputError
@@ -19,7 +20,8 @@ from kvrepro.results import DENSE, valid
 
 
 def left_out(evidence: Evidence, method: str, benchmark: str) -> Estimate:
-    """Percent of a context's entries that are not held, of the setting that holds most; contexts are resampled."""
+    """Percent of a context's entries that are not held, mean over contexts and then tasks, of the setting that holds
+    most."""
     return admitted_share(evidence, method, benchmark).map(lambda x: 100 * (1 - x))
 
 
@@ -39,26 +41,25 @@ def selection_gap(evidence: Evidence, a: str, b: str, benchmark: str) -> Estimat
 
 
 def selection_cost(evidence: Evidence, a: str, b: str, benchmark: str, quantity: str) -> Estimate:
-    """Entries in the pages that a selection scores, or bytes held, of a over the same of b, mean over contexts.
+    """Entries in the pages that a selection scores, or bytes held, of a over the same of b, means over contexts and
+    then tasks, each of the setting with the most; how much is read of them changes neither.
 
     The local tokens, which every head holds, are in no page.
     """
     rows = valid(evidence.of(benchmark))
-    dense = rows[rows["method"] == DENSE].drop_duplicates(["task", "item"]).set_index(["task", "item"])
-    heads = dense["kept_entries"] / dense["n_tokens"]  # layers x KV heads
-    costs = {}
-    for method in (a, b):
-        own = rows[rows["method"].str.split("@").str[0] == method].drop_duplicates(["task", "item"])
-        if own.empty:
-            raise NoRows(f"contexts of {method}")
-        own = own.set_index(["task", "item"])
-        if quantity == "candidates":
-            local = own["options"].map(lambda text: json.loads(text)["selection"]["local"])
-            costs[method] = own["kept_entries"] - heads * local
-        else:
-            costs[method] = own["bytes_held"].astype(float)
-    both = pd.DataFrame(costs).dropna()
-    return bootstrap.mean([both.to_numpy(dtype=float)]).map(lambda x: x[..., 0] / x[..., 1])
+    values = rows["bytes_held"] if quantity == "bytes" else _candidates(rows)
+    ours, theirs = (by_setting(rows, method, values) for method in (a, b))
+    settings = ours.shape[1]
+    both = pd.concat([ours, theirs], axis=1).dropna()
+    return bootstrap.over_tasks(both).map(lambda x: x[..., :settings].max(-1) / x[..., settings:].max(-1))
+
+
+def _candidates(rows: pd.DataFrame) -> pd.Series:
+    """Entries that are held beside the local ones, over all layers and KV heads; NaN without a selection."""
+    dense = rows[rows["method"] == DENSE]
+    heads = (dense["kept_entries"] / dense["n_tokens"]).max()  # layers x KV heads
+    local = {text: json.loads(text).get("selection", {}).get("local", np.nan) for text in rows["options"].unique()}
+    return rows["kept_entries"] - heads * rows["options"].map(local)
 
 
 @cache

@@ -185,6 +185,7 @@ def _rows(lm: LoadedModel, opened: Opened, score: Scorer, base: dict[str, Any]) 
                 "task": example.task,
                 "subtask": question.subtask,
                 "item": example.item,
+                "unit": example.item if example.unit is None else example.unit,
                 "question": number,
                 "seed": example.seed,
                 "n_tokens": len(prompt.prefix),

@@ -104,8 +104,8 @@ def _note(result: Accuracy, rows: pd.DataFrame, lab: bool, panels: bool = False)
     model = rows["model"].iloc[0]
     who = f"{about(model, lab)}Its accuracies are not the paper's. " if lab else ""
     tasks = f"{len(result.tasks)} tasks" if len(result.tasks) > 1 else "one task"
-    pooled = "" if result.items >= FEW or panels else ", items of all tasks resampled together"
+    pooled = "" if result.units >= FEW or panels else ", items of all tasks resampled together"
     return (
         f"{who}{tasks} of {result.items} item{'s' * (result.items != 1)}; bands: 95 % bootstrap intervals over "
-        f"items{pooled}. {unanswered_note(rows)}{result.left_out()}"
+        f"{result.resampled}{pooled}. {unanswered_note(rows)}{result.left_out()}"
     )

@@ -74,14 +74,14 @@ def title(rows: pd.DataFrame, lab: bool) -> str:
 
 def _note(found: Curves, rows: pd.DataFrame, lab: bool) -> str:
     model, result = rows["model"].iloc[0], found.result
-    pooled = "" if result.items >= FEW else ", those of the mean over items of all tasks resampled together"
+    pooled = "" if result.units >= FEW else ", those of the mean over items of all tasks resampled together"
     other = "" if papers(rows) else "The paper's curves are on HELMET. "
     return (
         f"{about(model, lab)}{other}{judged_note(rows)}{unanswered_note(rows)}Cache size: entries held after the "
         "context over those of the full cache, mean over items. WG-KV: one point a λ at "
         f"τ = {THRESHOLD:g}; Local Attention varies its window, DuoAttention the share of retrieval heads. "
         f"{len(result.tasks)} task{'s' * (len(result.tasks) != 1)} of {result.items} item{'s' * (result.items != 1)}; "
-        f"bands: 95 % bootstrap intervals over items{pooled}. {result.left_out()}"
+        f"bands: 95 % bootstrap intervals over {result.resampled}{pooled}. {result.left_out()}"
     )
 
 

@@ -46,12 +46,12 @@ def _against_read(axes: Axes, found: Selected) -> None:
 def _note(found: Selected, rows: pd.DataFrame, lab: bool) -> str:
     result = found.result
     stored = ", ".join(f"{look(name).label} {100 * share:.0f} %" for name, share in found.held.items())
-    pooled = "" if result.items >= FEW else ", those of the mean over items of all tasks resampled together"
+    pooled = "" if result.units >= FEW else ", those of the mean over items of all tasks resampled together"
     other = "" if papers(rows) else "The paper's curves are on HELMET. "
     return (
         f"{about(rows['model'].iloc[0], lab)}{other}{judged_note(rows)}{unanswered_note(rows)}Entries that a decoding "
         "token reads per KV head at most, local ones included; context and question are prefilled without selection. "
         f"Stored, of the full cache: {stored}. {len(result.tasks)} task{'s' * (len(result.tasks) != 1)} of "
-        f"{result.items} item{'s' * (result.items != 1)}; bands: 95 % bootstrap intervals over items{pooled}. "
-        f"{result.left_out()}"
+        f"{result.items} item{'s' * (result.items != 1)}; bands: 95 % bootstrap intervals over "
+        f"{result.resampled}{pooled}. {result.left_out()}"
     )

@@ -35,10 +35,11 @@ def task_accuracy(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, 
 def note(result: Accuracy, rows: pd.DataFrame) -> str:
     """What an accuracy table says of its numbers; ``rows`` are the benchmark's, with the unpruned model's."""
     tasks = f"mean over {len(result.tasks)} tasks" if len(result.tasks) > 1 else "one task"
-    pooled = ", resampled together over all tasks" if len(result.tasks) > 1 and result.items < FEW else ""
+    pooled = ", resampled together over all tasks" if len(result.tasks) > 1 and result.units < FEW else ""
     return (
-        f"Percent, {tasks} of {result.items} items, with 95 % bootstrap intervals over items{pooled}. A kept fraction "
-        f"is the share of the KV cache that is kept. {judged_note(rows)}{unanswered_note(rows)}{result.left_out()}"
+        f"Percent, {tasks} of {result.items} items, with 95 % bootstrap intervals over {result.resampled}{pooled}. A "
+        f"kept fraction is the share of the KV cache that is kept. {judged_note(rows)}{unanswered_note(rows)}"
+        f"{result.left_out()}"
     )
 
 

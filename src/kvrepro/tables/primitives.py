@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from kvrepro.analysis import bootstrap
-from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.analysis.bootstrap import ITEM, Estimate
 from kvrepro.analysis.cache_sizes import with_sizes
 from kvrepro.analysis.patterns import ADMISSION, BOTH, EVICTION, FULL, GROWTH, PRIMITIVES, growth, of
 from kvrepro.figures.style import look, model_title
@@ -48,8 +48,8 @@ def table_1(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
     text = (
         f"Percent of the entries of the full cache, with 95 % bootstrap intervals: stored after {documents} documents, "
         f"and read, mean over their tokens. {look(EVICTION).label}: within {limit} entries per KV head. "
-        f"{look(SELECTION).label}: after the contexts of the benchmark, with its smallest budget; it reads everything "
-        "in the prefill."
+        f"{look(SELECTION).label}: after the contexts of the benchmark, mean over its tasks, with its smallest "
+        "budget; it reads everything in the prefill."
     )
     cells = [[*(row[key] for key in SAID), *(_cell(row, key) for key in MEASURED)] for _, row in frame.iterrows()]
     title = f"Primitives of KV cache management, {model_title(rows['model'].iloc[0], lab)}"
@@ -69,13 +69,14 @@ def _cell(row: pd.Series, key: str) -> str:
 
 
 def _selection(rows: pd.DataFrame) -> list[Estimate]:
-    """Percent stored and read of the selection alone with its smallest budget, mean over contexts; none without."""
+    """Percent stored and read of the selection alone with its smallest budget, means over contexts and then tasks; none
+    without."""
     scores = valid(rows[rows["metric"] == "score"])
     own = scores[scores["method"].str.split("@").str[0] == SELECTION]
     if own.empty:
         return []
     budgets = own["options"].map(lambda text: json.loads(text)["selection"]["budget"])
     own = with_sizes(scores).loc[own.index[budgets == budgets.min()]]
-    read = np.minimum(budgets.min() / own["n_tokens"].astype(float), 1.0)
-    both = bootstrap.mean([100 * np.stack([own["size"].to_numpy(dtype=float), read.to_numpy()], -1)])
+    own = bootstrap.with_units(own).assign(read=np.minimum(budgets.min() / own["n_tokens"].astype(float), 1.0))
+    both = bootstrap.over_tasks(100 * own.groupby(ITEM)[["size", "read"]].mean())
     return [both.map(lambda x, i=i: x[..., i]) for i in range(2)]

@@ -10,7 +10,8 @@ What differs from the official scripts:
 * The demonstrations of NarrativeQA and Multi-LexSum are drawn from a hash of the question; the script draws them anew
   every time.
 * Labels without numbers (files that hold names) are numbered by their alphabet.
-* The places of an answer in its passages count as items of their own.
+* The places of an answer in its passages count as items of their own; intervals resample them together, and questions
+  about one document, too.
 * Answers that a judge model grades there (NarrativeQA and both summaries) are scored by ROUGE-L F1, which the script
   computes as well; no judge is run.
 * Scores are also given for answers that end at a line break, which the published configuration means and does not do:

@@ -15,8 +15,7 @@ from kvrepro.benchmarks.helmet.score import score
 from kvrepro.benchmarks.registry import Benchmark
 from kvrepro.benchmarks.ruler.draws import EVAL
 from kvrepro.benchmarks.ruler.sources import from_settings
-from kvrepro.data import corpora
-from kvrepro.errors import InputError, unknown
+from kvrepro.benchmarks.settings import check_prose, check_tasks, corpora_of, least_context
 
 WHERE = "benchmarks.helmet"
 AROUND = 256  #: tokens of a question, at most, and of what no longer fits
@@ -50,33 +49,26 @@ def check(settings: Mapping[str, Any]) -> None:
     """Tasks and corpus must exist, contexts must come from somewhere, and published ones be of the length."""
     places = _places(settings)
     for key, names in (("tasks", settings["tasks"]), ("data", places)):
-        for name in names:
-            if name not in TASKS:
-                raise unknown("HELMET task", name, TASKS, f"{WHERE}.{key}")
+        check_tasks(names, TASKS, "HELMET task", f"{WHERE}.{key}")
     for task in (task for task in settings["tasks"] if task in places):
         check_length(definition(task), settings["length"])
     if missing := [task for task in settings["tasks"] if task not in places]:
-        prose = settings.get("sources", {}).get("prose")
-        if prose is None:
-            raise InputError(f"{WHERE}: there are no contexts of {missing[0]}; give data or sources with prose.")
-        if prose not in corpora.names():
-            raise unknown("corpus", prose, corpora.names(), f"{WHERE}.sources.prose")
+        check_prose(settings, f"contexts of {missing[0]}", WHERE)
 
 
 def shortest(settings: Mapping[str, Any]) -> int:
     """Half the length, or what the longest answer and a question leave."""
-    longest = max(definition(task).max_new_tokens for task in settings["tasks"])
-    answer = min(longest, settings.get("most_new_tokens", longest))
-    return max(1, min(settings["length"] // 2, settings["length"] - answer - AROUND))
+    answers = (definition(task).max_new_tokens for task in settings["tasks"])
+    return least_context(settings, answers, AROUND, enough=settings["length"] // 2)
 
 
 def reads(settings: Mapping[str, Any]) -> dict[str, Path | str]:
-    """The folders of published files, and the corpora that stand-ins are made of: words are counted over all."""
+    """The folders of published files, and the corpora that stand-ins are made of."""
     places = _places(settings)
     folders = {"data" if isinstance(settings["data"], str) else f"data.{task}": path for task, path in places.items()}
     if set(settings["tasks"]) <= set(places):
         return folders
-    return folders | {name: name for name in sorted({*corpora.names(), settings["sources"]["prose"]})}
+    return folders | corpora_of(settings)
 
 
 BENCHMARK = Benchmark(TASKS, generate, score, check, shortest, reads)

@@ -5,15 +5,13 @@ The prompt's opening is the instruction, demonstrations and context are what is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvrepro.benchmarks.example import Example, Question, render
+from kvrepro.benchmarks.example import Example, Question, length
 from kvrepro.benchmarks.helmet.definitions import OMITTED, Task
 from kvrepro.benchmarks.helmet.rows import Row
-from kvrepro.benchmarks.ruler.fit import largest_fitting
-from kvrepro.benchmarks.ruler.sources import Sources
 from kvrepro.errors import InputError
 from kvrepro.models.chat import MARKER
 
@@ -64,12 +62,6 @@ def example(
     )
 
 
-def length(made: Example, tokenizer: Any, chat: bool) -> int:
-    """Tokens of the prompt and of what is generated."""
-    prompt = render(made, tokenizer, chat)
-    return len(prompt.prefix) + len(prompt.questions[0]) + made.questions[0].max_new_tokens
-
-
 def cut(text: str, tokenizer: Any, tokens: int) -> tuple[str, int]:
     """A document of at most ``tokens`` tokens, its end replaced by the sentence that says so, and the number of tokens
     that it had."""
@@ -89,7 +81,10 @@ def within(made: Example, tokenizer: Any, limit: int, chat: bool) -> Example:
     while excess > 0:
         starts = [start for start, _ in _offsets(made.context, tokenizer)]
         if excess >= len(starts):
-            raise InputError(f"instruction, question and answer alone exceed {limit} tokens; raise the length.")
+            raise InputError(
+                f"{made.task} item {made.item}: instruction, question and answer alone exceed {limit} tokens; raise "
+                "the length."
+            )
         made = replace(made, context=made.context[: starts[-excess]])
         excess = length(made, tokenizer, chat) - limit
     more = {"length": length(made, tokenizer, chat), "truncated": first > 0}
@@ -102,30 +97,3 @@ def _offsets(text: str, tokenizer: Any) -> list[tuple[int, int]]:
             "documents are cut at tokens, which needs a tokenizer that gives offsets: load its fast version."
         )
     return tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-
-
-def check_stand_ins(name: str, n_items: int, tokens: int, sources: Sources) -> None:
-    """InputError unless stand-ins of a benchmark have items, a length, and the sentences of a text."""
-    if n_items < 1 or tokens < 1:
-        raise InputError(
-            f"{name} needs at least one item and a positive length, got {n_items} items of {tokens} tokens."
-        )
-    if sources.prose is None:
-        raise InputError(f"{name}'s stand-ins need the sentences of a text; name a corpus as sources.prose.")
-
-
-def fullest(
-    made: Callable[[int], Example], smallest: int, tokens: int, tokenizer: Any, chat: bool, remedy: str
-) -> Example:
-    """The largest of the examples ``made(size)`` whose prompt and answer have at most ``tokens`` tokens, with "length"
-    in its ``info``. InputError, which ends in ``remedy``, where not even the smallest fits."""
-    found = largest_fitting(lambda size: length(made(size), tokenizer, chat), tokens, smallest, None)
-    if found is None:
-        least = made(smallest)
-        raise InputError(
-            f"{least.task}: item {least.item} needs at least {length(least, tokenizer, chat)} tokens with this "
-            f"tokenizer, more than the length of {tokens}: {remedy}."
-        )
-    size, used = found
-    whole = made(size)
-    return replace(whole, info=whole.info | {"length": used})

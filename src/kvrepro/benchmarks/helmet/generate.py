@@ -7,19 +7,19 @@ go through the check of published files, and their examples are made as those of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from kvrepro.benchmarks.example import Example
 from kvrepro.benchmarks.helmet import icl
-from kvrepro.benchmarks.helmet.build import STAND_IN, check_stand_ins, example, fullest
+from kvrepro.benchmarks.helmet.build import STAND_IN, example
 from kvrepro.benchmarks.helmet.definitions import Task
 from kvrepro.benchmarks.helmet.definitions import task as definition
 from kvrepro.benchmarks.helmet.rows import Row, parse, parse_labelled
 from kvrepro.benchmarks.helmet.stand_ins import labels, passages, stories
 from kvrepro.benchmarks.helmet.stand_ins.draft import Draft
 from kvrepro.benchmarks.ruler.problem import Request
-from kvrepro.benchmarks.ruler.sources import Sources
+from kvrepro.benchmarks.ruler.sources import Sources, check_sentences
+from kvrepro.benchmarks.stand_ins import capped, check_size, fullest
 
 BUILDERS: dict[str, Callable[[Request], Draft]] = {
     "kilt_nq": passages.one_hop,
@@ -51,10 +51,9 @@ def generate(
     context); None keeps them. ``info`` holds "length", "size" (units of context), "split", "stand_in" and what scorers
     need. Raises InputError for an unknown task, a missing haystack, and a length too short.
     """
-    chosen = definition(task)
-    check_stand_ins("HELMET", n_items, tokens, sources)
-    if most_new_tokens is not None:
-        chosen = replace(chosen, max_new_tokens=min(chosen.max_new_tokens, most_new_tokens))
+    chosen = capped(definition(task), most_new_tokens)
+    check_size("HELMET", n_items, tokens)
+    check_sentences(sources, "HELMET")
     return [_fill(chosen, item, tokens, tokenizer, seed, sources, chat) for item in range(n_items)]
 
 

@@ -11,6 +11,7 @@ import hashlib
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -18,14 +19,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from kvrepro.benchmarks.example import Example
+from kvrepro.benchmarks.example import Example, length
+from kvrepro.benchmarks.fit import largest_fitting
 from kvrepro.benchmarks.helmet import icl
-from kvrepro.benchmarks.helmet.build import BENCHMARK, cut, example, length, within
+from kvrepro.benchmarks.helmet.build import BENCHMARK, cut, example, within
 from kvrepro.benchmarks.helmet.definitions import SOURCE, Task
 from kvrepro.benchmarks.helmet.definitions import task as definition
 from kvrepro.benchmarks.helmet.rows import Labelled, Row, parse, parse_labelled
-from kvrepro.benchmarks.published import SUFFIXES, json_of, objects, parts, text_of
-from kvrepro.benchmarks.ruler.fit import largest_fitting
+from kvrepro.benchmarks.published import SUFFIXES, all_objects, json_of, parts, text_of
 from kvrepro.errors import InputError
 
 T = TypeVar("T")
@@ -45,20 +46,18 @@ def load(
     would pass ``limit``.
 
     ``n_items`` are questions (by default as many as published): in retrieval-augmented generation and reranking each
-    comes several times, with its passages in other orders. ``info`` holds "source", "length" and "truncated" besides
-    what scorers need. Raises InputError for files that are missing or of another format, and for a limit that the task
-    is not published for.
+    comes several times, with its passages in other orders; these are one unit, as are questions about one document.
+    ``info`` holds "source", "length" and "truncated" besides what scorers need. Raises InputError for files that are
+    missing or of another format, and for a limit that the task is not published for.
     """
     chosen, path = definition(task), Path(path)
     items = n_items or chosen.items
     info = {"source": str(path), "stand_in": False}
-    made = []
+    made, first = [], {}
     for item, (context, asked, demos) in enumerate(_asked(chosen, path, tokenizer, limit, items, seed, chat)):
         whole = example(chosen, context, asked, demos, item, seed, chat, info, BENCHMARK)
-        try:
-            made.append(within(whole, tokenizer, limit, chat))
-        except InputError as error:
-            raise InputError(f"{task} item {item}: {error}") from error
+        unit = first.setdefault(context if chosen.reserved else asked.key, item)
+        made.append(replace(within(whole, tokenizer, limit, chat), unit=unit))
     return made
 
 
@@ -185,12 +184,15 @@ def _split(content: Any, name: str, file: Path) -> list:
 
 
 def _rows(task: Task, path: Path, part: str, limit: int) -> list[Row]:
-    return [parse(task, data, where) for data, where in _objects(task, path, part, limit)]
+    """Rows of a task. Each of NarrativeQA's has its whole book, and a book has about thirty: they share one text."""
+    texts: dict[str, str] = {}
+    rows = (parse(task, data, where) for data, where in _objects(task, path, part, limit))
+    return [replace(row, context=texts.setdefault(row.context, row.context)) for row in rows]
 
 
-def _objects(task: Task, path: Path, part: str, limit: int) -> list[tuple[Any, str]]:
-    """Rows of the files of a task. Of NarrativeQA's demonstrations, whose books are not shown, without those; of
-    Multi-LexSum only rows that have the short summary."""
+def _objects(task: Task, path: Path, part: str, limit: int) -> Iterator[tuple[Any, str]]:
+    """Rows of the files of a task, one after the other. Of NarrativeQA's demonstrations, whose books are not shown,
+    without those; of Multi-LexSum only rows that have the short summary."""
     stem = path / task.files[part].format(size=task.sizes.get(limit))
     if not (files := parts(stem)):
         raise InputError(
@@ -198,11 +200,9 @@ def _objects(task: Task, path: Path, part: str, limit: int) -> list[tuple[Any, s
             f"says where from; HELMET's archive is {SOURCE['data']})."
         )
     columns = ["question", "answers"] if (task.format, part) == ("story", "demos") else None
-    rows = [row for file in files for row in objects(file, columns)]
-    if columns:
-        rows = [(dict(data) | {"document": {"text": "-"}}, where) for data, where in rows]
-    if task.format == "case":
-        rows = [(data, where) for data, where in rows if data.get("summary/short") is not None]
-    if not rows:
-        raise InputError(f"{files[0]}: holds no row; take the published file.")
-    return rows
+
+    def wanted(data: Any) -> bool:
+        return task.format != "case" or not isinstance(data, Mapping) or data.get("summary/short") is not None
+
+    for data, where in all_objects(files, columns, wanted):
+        yield data | {"document": {"text": "-"}} if columns and isinstance(data, Mapping) else data, where

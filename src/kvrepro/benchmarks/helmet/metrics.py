@@ -10,7 +10,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 
-from kvrepro.errors import InputError
+from kvrepro.benchmarks.rouge import rouge_f1
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -36,15 +36,8 @@ def substring_exact_match(answer: str, references: Sequence[str]) -> float:
 
 
 def rouge_l_f1(answer: str, references: Sequence[str]) -> float:
-    """Highest ROUGE-L F1 over the references, with stemming, by the package rouge-score."""
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError as error:
-        raise InputError(
-            "HELMET's answers are scored with the package rouge-score: pip install rouge-score."
-        ) from error
-    scorer = RougeScorer(["rougeL"], use_stemmer=True)
-    return max(float(scorer.score(target=one, prediction=answer)["rougeL"].fmeasure) for one in references)
+    """Highest ROUGE-L F1 over the references, with stemming."""
+    return rouge_f1(answer, references, "rougeL", stem=True)
 
 
 def parsed(answer: str, prefix: str = "Answer:") -> str:

@@ -15,8 +15,7 @@ from kvrepro.benchmarks.longproc.score import score
 from kvrepro.benchmarks.registry import Benchmark
 from kvrepro.benchmarks.ruler.draws import EVAL
 from kvrepro.benchmarks.ruler.sources import from_settings
-from kvrepro.data import corpora
-from kvrepro.errors import InputError, unknown
+from kvrepro.benchmarks.settings import check_prose, check_tasks, corpora_of, least_context
 
 WHERE = "benchmarks.longproc"
 AROUND = 512  #: tokens of a question, at most, and of what no longer fits
@@ -40,30 +39,20 @@ def generate(
 
 def check(settings: Mapping[str, Any]) -> None:
     """Tasks and corpus must exist, and pages must come from somewhere."""
-    for name in settings["tasks"]:
-        if name not in TASKS:
-            raise unknown("LongProc task", name, TASKS, f"{WHERE}.tasks")
-    if settings.get("data"):
-        return
-    prose = settings.get("sources", {}).get("prose")
-    if prose is None:
-        raise InputError(f"{WHERE}: there are no pages; give data or sources with prose.")
-    if prose not in corpora.names():
-        raise unknown("corpus", prose, corpora.names(), f"{WHERE}.sources.prose")
+    check_tasks(settings["tasks"], TASKS, "LongProc task", f"{WHERE}.tasks")
+    if not settings.get("data"):
+        check_prose(settings, "pages", WHERE)
 
 
 def shortest(settings: Mapping[str, Any]) -> int:
     """What the longest answer and a question leave of a length, or a page of a thousand tokens."""
-    longest = max(definition(task).max_new_tokens for task in settings["tasks"])
-    answer = min(longest, settings.get("most_new_tokens", longest))
-    return max(1, min(1000, settings["length"] - answer - AROUND))
+    answers = (definition(task).max_new_tokens for task in settings["tasks"])
+    return least_context(settings, answers, AROUND, enough=1000)
 
 
 def reads(settings: Mapping[str, Any]) -> dict[str, Path | str]:
-    """The folder of published files, or the corpora that stand-ins are made of: words are counted over all."""
-    if data := settings.get("data"):
-        return {"data": Path(data)}
-    return {name: name for name in sorted({*corpora.names(), settings["sources"]["prose"]})}
+    """The folder of published files, or the corpora that stand-ins are made of."""
+    return {"data": Path(data)} if (data := settings.get("data")) else corpora_of(settings)
 
 
 BENCHMARK = Benchmark(TASKS, generate, score, check, shortest, reads)

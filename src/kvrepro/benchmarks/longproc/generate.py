@@ -6,19 +6,18 @@ A page lists as many towns as the answer has room for, and has the most paragrap
 from __future__ import annotations
 
 import html
-from dataclasses import replace
 from typing import Any
 
 from kvrepro.benchmarks.example import Example
-from kvrepro.benchmarks.helmet.build import check_stand_ins, fullest
+from kvrepro.benchmarks.fit import largest_fitting
 from kvrepro.benchmarks.helmet.stand_ins.draft import prose, worlds
 from kvrepro.benchmarks.longproc.definitions import Task
 from kvrepro.benchmarks.longproc.definitions import task as definition
 from kvrepro.benchmarks.longproc.pages import STAND_IN, example, parse
 from kvrepro.benchmarks.ruler import facts
-from kvrepro.benchmarks.ruler.fit import largest_fitting
 from kvrepro.benchmarks.ruler.problem import Request, scatter
-from kvrepro.benchmarks.ruler.sources import Sources
+from kvrepro.benchmarks.ruler.sources import Sources, check_sentences
+from kvrepro.benchmarks.stand_ins import capped, check_size, fullest
 from kvrepro.errors import InputError
 
 HEADER = ("town", "county", "known for", "founded")
@@ -41,10 +40,9 @@ def generate(
     ``info`` holds "length", "size" (sentences of prose), "rows", "split" and "stand_in". Raises InputError for an
     unknown task, a missing haystack, and a length or an answer too short.
     """
-    chosen = definition(task)
-    check_stand_ins("LongProc", n_items, tokens, sources)
-    if most_new_tokens is not None:
-        chosen = replace(chosen, max_new_tokens=min(chosen.max_new_tokens, most_new_tokens))
+    chosen = capped(definition(task), most_new_tokens)
+    check_size("LongProc", n_items, tokens)
+    check_sentences(sources, "LongProc")
     return [_fill(chosen, item, tokens, tokenizer, seed, sources, chat) for item in range(n_items)]
 
 

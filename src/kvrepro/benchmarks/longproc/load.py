@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,9 @@ def load(
     pages = [parse(data, f"{listed}, entry {number}") for number, data in enumerate(content, 1)]
     if n_items is not None and n_items < len(pages):
         pages = shuffled(pages, seed)[:n_items]
-    made = []
+    made, first = [], {}
     for item, page in enumerate(pages):
         info = {"source": SOURCE["repository"], "stand_in": False}
         whole = example(chosen, page, text_of(folder / page.path), item, seed, info, BENCHMARK)
-        try:
-            made.append(within(whole, tokenizer, limit, chat))
-        except InputError as error:
-            raise InputError(f"{task} item {item}: {error}") from error
+        made.append(replace(within(whole, tokenizer, limit, chat), unit=first.setdefault(page.path, item)))
     return made

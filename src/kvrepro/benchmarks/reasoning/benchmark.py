@@ -12,7 +12,8 @@ from kvrepro.benchmarks.reasoning import score as scores
 from kvrepro.benchmarks.reasoning.definitions import TASKS
 from kvrepro.benchmarks.registry import Benchmark
 from kvrepro.benchmarks.ruler.draws import EVAL
-from kvrepro.errors import InputError, unknown
+from kvrepro.benchmarks.settings import check_tasks
+from kvrepro.errors import InputError
 
 PER_REGISTER = 8  #: tokens of a context for each register, at least
 PROBLEM = 32  #: tokens of the shortest problem of AIME, about
@@ -38,9 +39,8 @@ def score(example: Example, question: Question, text: str) -> float | dict[str, 
 
 def check(settings: Mapping[str, Any]) -> None:
     """Tasks must exist, and have what they are made of."""
+    check_tasks(settings["tasks"], TASKS, "reasoning task", "benchmarks.reasoning.tasks")
     for task in settings["tasks"]:
-        if task not in TASKS:
-            raise unknown("reasoning task", task, TASKS, "benchmarks.reasoning.tasks")
         if task not in settings:
             what = "the path of the problems" if task == aime.TASK else "the number of registers"
             raise InputError(f"benchmarks.reasoning.{task}: the key is missing; give {what}, or leave the task out.")

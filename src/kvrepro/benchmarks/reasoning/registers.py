@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import count as integers
 from typing import Any
 
 from kvrepro.benchmarks.example import Example, Question, render
+from kvrepro.benchmarks.example import length as tokens_of
+from kvrepro.benchmarks.fit import largest_fitting
 from kvrepro.benchmarks.reasoning.definitions import REGISTERS
 from kvrepro.benchmarks.ruler import draws
 from kvrepro.errors import InputError
@@ -76,17 +76,26 @@ def program(rng: random.Random, registers: int, split: str | None, rounds: int) 
     raise InputError(f"registers: no program of {registers} registers runs {rounds} rounds; give more registers.")
 
 
-def rounds_within(room: int, registers: int, count: Callable[[str], int], split: str | None) -> int:
-    """The most rounds whose prompt and answer have ``room`` tokens, by the tokens of a program with long names."""
+def rounds_within(room: int, registers: int, tokenizer: Any, split: str | None, chat: bool) -> int:
+    """The most rounds whose prompt, a chat template included, and answer have ``room`` tokens, by those of a program
+    with long names; 0 where not even one fits."""
     rng = random.Random(0)
     names = [draws.variable_name(rng, split, REGISTERS["name_letters"]) for _ in range(200)]
-    longest = sorted(names, key=lambda name: -count(f"\n{name} 1"))[:registers]
+
+    def of_step(name: str) -> int:
+        return _count(REGISTERS["step"].format(a=name, x=1, b=name, y=1, c=name, z=2), tokenizer)
+
+    longest = sorted(names, key=of_step, reverse=True)[:registers]
     probe = Program(
         dict.fromkeys(longest, 1),
         tuple((longest[i - 1], longest[i - 2], longest[i]) for i in range(registers)),
     )
-    around = count(REGISTERS["instruction"]) + count(probe.context) + count(question(100)) + REGISTERS["slack"]
-    return next(n for n in integers() if around + count(probe.run(n + 1)[0]) > room)
+
+    def needed(rounds: int) -> int:
+        return tokens_of(_example(probe, rounds, 0, 0, tokenizer), tokenizer, chat)
+
+    fitted = largest_fitting(needed, room, 1, None)
+    return fitted[0] if fitted else 0
 
 
 def question(rounds: int) -> str:
@@ -100,22 +109,29 @@ def generate(
     """``items`` programs with as many rounds as prompt and answer have room for in ``length`` tokens. Raises InputError
     when that is none."""
 
-    def count(text: str) -> int:
-        return len(tokenizer.encode(text, add_special_tokens=False))
-
-    rounds = rounds_within(length, registers, count, split)
+    rounds = rounds_within(length, registers, tokenizer, split, chat)
     if rounds < 1:
         raise InputError(f"registers: {length} tokens have no room for a round of {registers} registers; raise length.")
     examples = []
     for item in range(items):
-        rng = random.Random(f"{seed}:{TASK}:{item}")
-        drawn = program(rng, registers, split, rounds)
-        trace, end = drawn.run(rounds)
-        asked = Question(
-            question(rounds), (listed(end), trace), count(trace) + REGISTERS["slack"], REGISTERS["answer_prefix"]
-        )
-        example = Example("reasoning", TASK, item, seed, REGISTERS["instruction"], drawn.context, (asked,))
-        prompt = render(example, tokenizer, chat)
-        info = {"rounds": rounds, "trace_tokens": count(trace), "prompt_tokens": len(prompt.prefix)}
+        drawn = program(random.Random(f"{seed}:{TASK}:{item}"), registers, split, rounds)
+        example = _example(drawn, rounds, item, seed, tokenizer)
+        info = {
+            "rounds": rounds,
+            "trace_tokens": example.questions[0].max_new_tokens - REGISTERS["slack"],
+            "prompt_tokens": len(render(example, tokenizer, chat).prefix),
+        }
         examples.append(replace(example, info=info))
     return examples
+
+
+def _example(drawn: Program, rounds: int, item: int, seed: int, tokenizer: Any) -> Example:
+    """The example that asks for so many rounds of a program."""
+    trace, end = drawn.run(rounds)
+    most = _count(trace, tokenizer) + REGISTERS["slack"]
+    asked = Question(question(rounds), (listed(end), trace), most, REGISTERS["answer_prefix"])
+    return Example("reasoning", TASK, item, seed, REGISTERS["instruction"], drawn.context, (asked,))
+
+
+def _count(text: str, tokenizer: Any) -> int:
+    return len(tokenizer.encode(text, add_special_tokens=False))

@@ -13,6 +13,7 @@ from kvrepro.benchmarks.ruler.definitions import TASKS
 from kvrepro.benchmarks.ruler.draws import EVAL
 from kvrepro.benchmarks.ruler.generate import generate as generate_task
 from kvrepro.benchmarks.ruler.score import score as score_answer
+from kvrepro.benchmarks.settings import check_tasks
 from kvrepro.data import corpora
 from kvrepro.errors import InputError, unknown
 
@@ -35,9 +36,7 @@ def score(example: Example, question: Question, text: str) -> float:
 
 def check(settings: Mapping[str, Any]) -> None:
     """Tasks and corpora must exist, and there must be a haystack."""
-    for task in settings["tasks"]:
-        if task not in TASKS:
-            raise unknown("RULER task", task, TASKS, "benchmarks.ruler.tasks")
+    check_tasks(settings["tasks"], TASKS, "RULER task", "benchmarks.ruler.tasks")
     prose = settings["sources"].get("prose")
     if prose is not None and prose not in corpora.names():
         raise unknown("corpus", prose, corpora.names(), "benchmarks.ruler.sources.prose")

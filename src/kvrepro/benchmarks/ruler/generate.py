@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kvrepro.benchmarks.example import Example, Question, render
+from kvrepro.benchmarks.example import Example, Question, length
+from kvrepro.benchmarks.fit import largest_fitting
 from kvrepro.benchmarks.ruler import aggregation, niah, qa, tracing
 from kvrepro.benchmarks.ruler.definitions import Task
 from kvrepro.benchmarks.ruler.definitions import task as definition
-from kvrepro.benchmarks.ruler.fit import largest_fitting
 from kvrepro.benchmarks.ruler.problem import Problem, Request
 from kvrepro.benchmarks.ruler.sources import Sources
+from kvrepro.benchmarks.stand_ins import check_size
 from kvrepro.errors import InputError
 
 BENCHMARK = "ruler"
@@ -43,10 +44,7 @@ def generate(
     an unknown task, a source that is missing or too short, and a length too short for the task.
     """
     chosen = definition(task)
-    if n_items < 1 or length < 1:
-        raise InputError(
-            f"RULER needs at least one item and a positive length, got {n_items} items of {length} tokens."
-        )
+    check_size("RULER", n_items, length)
     items = [_Item(chosen, item, length, tokenizer, seed, sources, chat) for item in range(n_items)]
     for form in range(len(items[0].forms)):  # one form for all items, so that a mean never mixes two
         examples = [item.fill(form) for item in items]
@@ -93,8 +91,7 @@ class _Item:
 
     def around(self, problem: Problem) -> int:
         """Tokens of everything but the context, generated ones included."""
-        bare = render(self.example(problem, "", {}), self.tokenizer, self.chat)
-        return len(bare.prefix) + len(bare.questions[0]) + self.task.max_new_tokens
+        return length(self.example(problem, "", {}), self.tokenizer, self.chat)
 
     def least(self) -> int:
         """The shortest length that any form fits."""

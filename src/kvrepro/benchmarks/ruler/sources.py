@@ -184,6 +184,12 @@ def offline(
     )
 
 
+def check_sentences(sources: Sources, name: str) -> None:
+    """InputError unless there are sentences for the stand-ins of a benchmark of this name."""
+    if sources.prose is None:
+        raise InputError(f"{name}'s stand-ins need the sentences of a text; name a corpus as sources.prose.")
+
+
 def from_settings(settings: Mapping[str, Any], tokenizer: Any, split: str | None = EVAL) -> Sources:
     """Sources as the section ``ruler.sources`` of a config names them.
 

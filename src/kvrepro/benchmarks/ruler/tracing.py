@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator
 from itertools import pairwise
 
+from kvrepro.benchmarks.fit import largest_fitting
 from kvrepro.benchmarks.ruler import draws
 from kvrepro.benchmarks.ruler.definitions import SENTENCES, Task, wording
-from kvrepro.benchmarks.ruler.fit import largest_fitting
 from kvrepro.benchmarks.ruler.problem import Problem, Request, scatter
 
 

@@ -9,16 +9,15 @@ from typing import Any
 from kvrepro.benchmarks.example import Example, Question
 from kvrepro.benchmarks.registry import Benchmark
 from kvrepro.benchmarks.ruler.draws import EVAL
-from kvrepro.benchmarks.scbench.definitions import MULTI_TURN, TASKS, check_mode
-from kvrepro.benchmarks.scbench.definitions import task as definition
+from kvrepro.benchmarks.scbench.definitions import MULTI_TURN, TASKS, bare, check_mode
 from kvrepro.benchmarks.scbench.generate import generate as generate_task
 from kvrepro.benchmarks.scbench.load import load
 from kvrepro.benchmarks.scbench.score import CORRECTED, OFFICIAL, REVISED
 from kvrepro.benchmarks.scbench.score import score as score_answer
 from kvrepro.benchmarks.scbench.stand_ins.sources import CODE, from_corpora
-from kvrepro.data import corpora
-from kvrepro.errors import InputError, unknown
+from kvrepro.benchmarks.settings import check_prose, check_tasks, corpora_of
 
+WHERE = "benchmarks.scbench"
 SHORT_CONTEXT = 16_000  #: tokens; the shortest published contexts, those of many_shot, have more
 
 
@@ -47,19 +46,10 @@ def score(example: Example, question: Question, text: str) -> dict[str, float]:
 
 def check(settings: Mapping[str, Any]) -> None:
     """Tasks, mode and corpus must exist, and contexts must come from somewhere."""
-    for name in settings["tasks"]:
-        try:
-            definition(name)
-        except InputError as error:
-            raise unknown("SCBench task", name, TASKS, "benchmarks.scbench.tasks") from error
-    check_mode(settings.get("mode", MULTI_TURN), "benchmarks.scbench.mode")
-    if settings.get("data"):
-        return
-    prose = settings.get("sources", {}).get("prose")
-    if prose is None:
-        raise InputError("benchmarks.scbench: there are no contexts; give data or sources with prose.")
-    if prose not in corpora.names():
-        raise unknown("corpus", prose, corpora.names(), "benchmarks.scbench.sources.prose")
+    check_tasks(map(bare, settings["tasks"]), TASKS, "SCBench task", f"{WHERE}.tasks")
+    check_mode(settings.get("mode", MULTI_TURN), f"{WHERE}.mode")
+    if not settings.get("data"):
+        check_prose(settings, "contexts", WHERE)
 
 
 def shortest(settings: Mapping[str, Any]) -> int:
@@ -68,10 +58,8 @@ def shortest(settings: Mapping[str, Any]) -> int:
 
 
 def reads(settings: Mapping[str, Any]) -> dict[str, Path | str]:
-    """The folder of published files, or the corpora that stand-ins are made of: words are counted over all."""
-    if data := settings.get("data"):
-        return {"data": Path(data)}
-    return {name: name for name in sorted({*corpora.names(), CODE, settings["sources"]["prose"]})}
+    """The folder of published files, or the corpora that stand-ins are made of."""
+    return {"data": Path(data)} if (data := settings.get("data")) else corpora_of(settings, CODE)
 
 
 BENCHMARK = Benchmark(TASKS, generate, score, check, shortest, reads)

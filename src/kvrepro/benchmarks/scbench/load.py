@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvrepro.benchmarks.example import Example
-from kvrepro.benchmarks.published import objects
+from kvrepro.benchmarks.published import all_objects
 from kvrepro.benchmarks.scbench import functions
 from kvrepro.benchmarks.scbench.definitions import MULTI_TURN, PREFIX, SOURCE, Task
 from kvrepro.benchmarks.scbench.definitions import task as definition
@@ -34,11 +34,8 @@ def find(task: str, path: str | Path) -> list[Path]:
 
 def read_rows(task: str, path: str | Path) -> list[Row]:
     """All rows of a task. Raises InputError naming file and line for anything that is not the published format."""
-    chosen, files = definition(task), find(task, path)
-    rows = [parse(chosen, data, where) for file in files for data, where in objects(file)]
-    if not rows:
-        raise InputError(f"{files[0]}: holds no row; take the published file.")
-    return rows
+    chosen = definition(task)
+    return [parse(chosen, data, where) for data, where in all_objects(find(task, path))]
 
 
 def needles(rows: list[Row]) -> dict[str, list[list[str]]]:

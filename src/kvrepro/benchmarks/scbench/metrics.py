@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from kvrepro.benchmarks.rouge import rouge_f1
 from kvrepro.errors import InputError
 
 OPTIONS = "ABCD"
@@ -64,13 +65,8 @@ def first_integer(prediction: str, label: str) -> float:
 
 
 def rouge(prediction: str, label: str) -> float:
-    """summary: ROUGE-Lsum F1 without stemming, by the package rouge-score, which the published code uses through
-    "evaluate"."""
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError as error:
-        raise InputError("summaries are scored with the package rouge-score: pip install rouge-score.") from error
-    return float(RougeScorer(["rougeLsum"]).score(label, prediction)["rougeLsum"].fmeasure)
+    """summary: ROUGE-Lsum F1 without stemming, as the published code has it through "evaluate"."""
+    return rouge_f1(prediction, [label], "rougeLsum", stem=False)
 
 
 def normalised_chinese(text: str) -> str:

@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from kvrepro.benchmarks.example import Example, Question, render
+from kvrepro.benchmarks.example import Example, Question, length, longest_turn, render
 from kvrepro.benchmarks.scbench.definitions import MULTI_REQUEST, SOURCE, Task, check_mode
 from kvrepro.benchmarks.scbench.rows import OPTIONS, Row, Turn
 from kvrepro.benchmarks.scbench.truncate import middle
@@ -84,17 +84,6 @@ def _with_history(asked: list[str], row: Row, prefixes: list[str], tokenizer: An
         texts.append(history + text)
         history += text + tail + prefix + turn.answer + between
     return texts
-
-
-def length(example: Example, tokenizer: Any, chat: bool) -> int:
-    """Tokens of instruction, context and the turn that needs most: its question and what is generated for it."""
-    prompt = render(example, tokenizer, chat)
-    return len(prompt.prefix) + longest_turn(example, prompt.questions)
-
-
-def longest_turn(example: Example, questions: list[list[int]]) -> int:
-    """The most tokens that a turn adds to the context, generated ones included."""
-    return max(len(ids) + q.max_new_tokens for ids, q in zip(questions, example.questions, strict=True))
 
 
 def truncated(example: Example, task: Task, tokenizer: Any, limit: int, chat: bool) -> Example:
