@@ -422,6 +422,9 @@ def test_evaluation_and_model_card(tmp_path, data, capsys):
         assert "quick evaluation after part 2 of 2\n\n1 items a task" in card and "The weak task is" in card
         assert "| 1 | 4 | 0.0M |" in card and "| 2 | 2 | 0.0M |" in card
         assert "| seed 0 | seed 1 | interpolated 3-gram |" in card and "King James" not in card and "PSF-2.0" in card
+    told = folders[0] / "evaluation.json"
+    told.write_text(json.dumps(json.loads(told.read_text()) | {"part": 1, "step": 3}))
+    assert "| task | seed 0, after part 1, stopped at step 3 of 4 | seed 1 |" in model_card(config, folders, 1)
 
 
 # --- config ----------------------------------------------------------------------------------------------------------

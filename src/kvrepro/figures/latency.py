@@ -124,7 +124,7 @@ def sweeps(rows: pd.DataFrame, settings: Settings) -> Figure:
     panels[2].set_ylabel("decode step (ms)")
     panels[2].set_xscale("log", base=2)
     if len(batch):
-        panels[2].legend(fontsize=5)
+        panels[2].legend(fontsize=5, loc="center left", bbox_to_anchor=(1, 0.5))
     every = pd.concat([of_whole_model(rows, f"profile_{name}") for name in ("sparsity", "window", "batch")])
     if every.empty:
         raise InputError("there are no rows of the sweeps; run the target latency.")

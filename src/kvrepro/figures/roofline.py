@@ -12,7 +12,8 @@ from kvrepro.figures.style import BLUE, COLUMN, GREEN, GREY, ORANGE, PURPLE, RED
 from kvrepro.profiling.settings import Settings
 from kvrepro.profiling.summary import ceiling, kernels
 
-MARKS = [(BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (RED, "D"), (PURPLE, "v"), (SKY, "<"), (GREY, "x"), ("black", "P")]
+COLORS = [BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY, "black"]
+MARKERS = "os^Dv<xPh*>d"  # more of them than colours, so that a pair repeats late
 
 
 def roofline(rows: pd.DataFrame, settings: Settings) -> Figure:
@@ -31,7 +32,7 @@ def roofline(rows: pd.DataFrame, settings: Settings) -> Figure:
     x = np.geomspace(edge / 2, 1e6, 200)
     axes.plot(x, np.minimum(flops, x * read), color="black", linewidth=0.9)
     for place, row in enumerate(table.itertuples()):
-        color, marker = MARKS[place % len(MARKS)]
+        color, marker = COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]
         intensity = max(row.flops / row.bytes, edge)
         rate = max(row.flops / row.seconds, edge * row.bytes / row.seconds)
         label = f"{row.task.replace('_', ' ')} ({row.share:.0%} of its bound)"

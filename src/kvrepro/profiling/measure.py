@@ -85,7 +85,7 @@ def measure(bench: Bench, shape: Shape, job: Job, seconds: float) -> Measurement
 
 
 @contextmanager
-def _running(bench: Bench, shape: Shape, job: Job, slots: int, layers: range, filled: range):
+def running(bench: Bench, shape: Shape, job: Job, slots: int, layers: range, filled: range):
     """An arm with the caches of the layers ``filled``, and the decoder that runs ``layers``."""
     clock = Clock(bench.device)
     arm = make_arm(shape, job, slots, clock, bench.device, bench.dtype, bench.profile.seed)
@@ -132,7 +132,7 @@ def _prefill(bench: Bench, shape: Shape, job: Job, seconds: float) -> Measuremen
 
 def _pass(bench: Bench, shape: Shape, job: Job, tokens: torch.Tensor, layers: range) -> dict:
     """Seconds by part of one forward through the layers, and bytes of the cache of all layers."""
-    with _running(bench, shape, job, job.tokens + bench.profile.steps, layers, range(layers.start)) as (
+    with running(bench, shape, job, job.tokens + bench.profile.steps, layers, range(layers.start)) as (
         clock,
         arm,
         run,
@@ -149,7 +149,7 @@ def _decode(bench: Bench, shape: Shape, job: Job, seconds: float) -> Measurement
     bench.free()
     layers = range(min(job.layers or shape.layers, shape.layers))
     slots = job.tokens + 2 * (bench.profile.steps + 2 * WARM_STEPS)
-    with _running(bench, shape, job, slots, layers, layers) as (clock, arm, runner):
+    with running(bench, shape, job, slots, layers, layers) as (clock, arm, runner):
         bench.free()  # what filling the caches took is no part of a step's peak
         token = torch.zeros(job.batch, dtype=torch.long, device=bench.device)
         run = _eager_steps if job.protocol == "paper" else _graph_steps
