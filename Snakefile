@@ -50,6 +50,7 @@ localrules:
     patterns,
     accuracy,
     tables,
+    published_curves,
     figures,
     claims,
     reference,

@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from kvrepro.benchmarks.downloads import fetch
 from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
+from kvrepro.downloads import fetch
 from kvrepro.errors import InputError
 
 

@@ -18,7 +18,7 @@ PACKAGE = Path(kvrepro.__file__).parent
 
 #: From the ground up. A part may import from its own layer, as long as no circle arises, and from those below.
 LAYERS = [
-    {"errors", "files", "results", "tensorfile", "yamlfile"},
+    {"errors", "files", "downloads", "results", "tensorfile", "yamlfile"},
     {"models", "data", "cache", "kernels"},
     {"methods", "labels", "benchmarks", "estimators"},
     {"training", "evaluate", "profiling", "analysis"},

@@ -25,6 +25,7 @@ from snakemake.cli import main
 import kvrepro.config
 import kvrepro.identity
 from kvrepro import locks
+from kvrepro.analysis import published
 from kvrepro.methods import eviction
 from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
@@ -248,6 +249,24 @@ def test_a_benchmark_draws_its_own_figures_and_tables(run):
     assert planned(run) == {"scbench_prompts": 1, "benchmark_accuracy": 2} | OF_SCBENCH
     edit(run, experiments={"gatesight": {"benchmarks": ["ruler"]}})
     assert planned(run) == {"table_3": 1, "claims_of_tier": 1}
+
+
+def test_published_curves_are_fetched_by_hand_and_drawn_where_they_lie(run):
+    assert planned(run, "published_curves") == {"published_curves": 1}
+    (run / "workflow/scripts/download.py").write_text("open('asked.txt', 'w').write(str(dict(snakemake.params)))\n")
+    assert snakemake(run, "published_curves").returncode == 0
+    asked = (run / "asked.txt").read_text()
+    assert all(source["url"] in asked and source["sha256"] in asked for source in published.downloads().values())
+    over = {f"wg_kv_figure_{n}": 1 for n in (7, 9, 10, 16)}  # losses and heads of another model are not drawn
+    for path in published.downloads():
+        file = run / published.FOLDER / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(path)
+    assert planned(run) == over
+    assert snakemake(run).returncode == 0 and planned(run) == {}
+    assert f"{published.FOLDER}/data/benchmark.csv" in (run / "figures/test/wg_kv/figure_7.png").read_text()
+    (run / published.FOLDER / "data/integration_0.08.csv").unlink()
+    assert planned(run) == {"wg_kv_figure_9": 1}
 
 
 def test_an_experiment_may_do_without_ruler(run):
@@ -653,7 +672,8 @@ def test_scripts_from_prompts_to_claims(script, site):
                 "primitives": [patterns, own],
             }[product.reads]
             outputs = Named(pdf=f"{name}.pdf", png=f"{name}.png", csv=f"{name}.csv", md=f"{name}.md")
-            script(kind, Named(*read), outputs, {"name": name, "lab": True})
+            inputs = Named(rows=read, published=[]) if kind == "figure" else Named(*read)
+            script(kind, inputs, outputs, {"name": name, "lab": True})
             assert Path(outputs.pdf if kind == "figure" else outputs.md).stat().st_size > 300
 
     (site / "config/claims").exists() or shutil.copytree(ROOT / "config/claims", site / "config/claims")
@@ -676,12 +696,25 @@ def test_scripts_from_prompts_to_claims(script, site):
     assert "(lab-hybrid, lab model)" in Path("claims.md").read_text()
 
 
+def test_a_pinned_file_is_fetched_into_its_folder(script, tmp_path):
+    origin = tmp_path / "origin"
+    origin.write_text("text")
+    files = {"a/b.csv": {"url": origin.as_uri(), "sha256": sha256_file(origin)}}
+    script("download", Named(), Named(), {"files": files, "folder": str(tmp_path / "data")})
+    assert (tmp_path / "data/a/b.csv").read_text() == "text"
+
+
 def test_a_script_ends_with_one_sentence(script, capfd):
     path = Path("broken.parquet")
     path.write_bytes(b"PAR1")
     Path("broken.parquet.json").write_text('{"sha256": "0"}')
     with pytest.raises(SystemExit) as ended:
-        script("figure", Named(str(path)), Named(pdf="x.pdf", png="x.png"), {"name": "figure_4b", "lab": True})
+        script(
+            "figure",
+            Named(rows=str(path), published=[]),
+            Named(pdf="x.pdf", png="x.png"),
+            {"name": "figure_4b", "lab": True},
+        )
     assert ended.value.code == 1 and not Path("x.pdf").exists()
     told = capfd.readouterr().err.strip()
     assert told.startswith("figure: broken.parquet is truncated or corrupt") and "\n" not in told
@@ -690,7 +723,7 @@ def test_a_script_ends_with_one_sentence(script, capfd):
 
 def test_a_script_that_crashes_keeps_its_traceback_in_the_log(script, capfd):
     with pytest.raises(SystemExit):
-        script("figure", Named("none"), Named(), {"name": "figure_none", "lab": True})
+        script("figure", Named(rows=[], published=[]), Named(), {"name": "figure_none", "lab": True})
     told = capfd.readouterr().err.strip()
     assert "KeyError" in told and "logs/figure.log" in told and "\n" not in told
     assert "Traceback" in Path("logs/figure.log").read_text()

@@ -18,7 +18,8 @@ class Product:
     primitives (these, and accuracy on RULER where the experiment has it).
     ``function`` names it within kvrepro; it is imported when it is called, since the workflow reads this list in every
     job. ``needs`` names an artefact or a family of methods, or an analysis, without which there is nothing to show.
-    ``file`` is the name of its files where that is not the product's own.
+    ``file`` is the name of its files where that is not the product's own. ``published`` are files of the paper's
+    authors that a figure also shows, where the user has them (:mod:`kvrepro.analysis.published`).
     """
 
     papers: tuple[str, ...]
@@ -26,6 +27,7 @@ class Product:
     function: str
     needs: str | None = None
     file: str | None = None
+    published: tuple[str, ...] = ()
 
     @property
     def make(self) -> Callable[..., Any]:
@@ -37,6 +39,14 @@ class Product:
 GATESIGHT = ("gatesight",)
 WG_KV = ("wg_kv",)
 BOTH = ("gatesight", "wg_kv")
+
+# Published files by what they hold: curves, what gates cost with a local cache and without, and heat maps.
+HELMET = ("data/benchmark.csv", "data_qwen3_4b_2507/benchmark.csv")
+QUEST = ("data/integration_0.08.csv",)
+AIME25 = ("data/snapkv_no.csv", "data/snapkv_4096.csv")
+LOSSES = ("data/threshold.csv",)
+LOCAL_LOSSES = (*LOSSES, "data/threshold_local1.csv")
+HEADS = ("data/gate_1.csv", "data/gate_2.csv")
 
 
 FIGURES = {
@@ -53,15 +63,17 @@ FIGURES = {
     "figure_13": Product(GATESIGHT, "gates", "figures.budgets.figure_13"),
     "wg_kv_figure_2b": Product(WG_KV, "patterns", "figures.patterns.figure_2b", "patterns", "figure_2b"),
     "wg_kv_figure_3": Product(WG_KV, "patterns", "figures.patterns.figure_3", "patterns", "figure_3"),
-    "wg_kv_figure_7": Product(WG_KV, "helmet", "figures.admission.figure_7", "write_gates", "figure_7"),
+    "wg_kv_figure_7": Product(WG_KV, "helmet", "figures.admission.figure_7", "write_gates", "figure_7", HELMET),
     "wg_kv_figure_7_ruler": Product(WG_KV, "ruler", "figures.admission.figure_7", "write_gates", "figure_7_ruler"),
-    "wg_kv_figure_9": Product(WG_KV, "helmet", "figures.selection.figure_9", "selection", "figure_9"),
+    "wg_kv_figure_9": Product(WG_KV, "helmet", "figures.selection.figure_9", "selection", "figure_9", QUEST),
     "wg_kv_figure_9_ruler": Product(WG_KV, "ruler", "figures.selection.figure_9", "selection", "figure_9_ruler"),
-    "wg_kv_figure_10": Product(WG_KV, "reasoning", "figures.bounded.figure_10", "bounding", "figure_10"),
-    "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11"),
-    "wg_kv_figure_12": Product(WG_KV, "local_cache", "figures.admission.figure_12", "write_gates", "figure_12"),
-    "wg_kv_figure_13": Product(WG_KV, "patterns", "figures.patterns.figure_13", "patterns", "figure_13"),
-    "wg_kv_figure_16": Product(WG_KV, "reasoning", "figures.bounded.figure_16", "bounding", "figure_16"),
+    "wg_kv_figure_10": Product(WG_KV, "reasoning", "figures.bounded.figure_10", "bounding", "figure_10", AIME25),
+    "wg_kv_figure_11": Product(WG_KV, "write_gates", "figures.admission.figure_11", "write_gates", "figure_11", LOSSES),
+    "wg_kv_figure_12": Product(
+        WG_KV, "local_cache", "figures.admission.figure_12", "write_gates", "figure_12", LOCAL_LOSSES
+    ),
+    "wg_kv_figure_13": Product(WG_KV, "patterns", "figures.patterns.figure_13", "patterns", "figure_13", HEADS),
+    "wg_kv_figure_16": Product(WG_KV, "reasoning", "figures.bounded.figure_16", "bounding", "figure_16", AIME25),
 }
 
 TABLES = {

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import kvrepro
 from kvrepro import identity
+from kvrepro.analysis import published
 from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, load
@@ -233,6 +234,13 @@ READS = {
     "patterns": pattern_rows,
     "primitives": primitive_rows,
 } | {name: accuracy_rows_on(name) for name in BENCHMARKS}
+
+
+def published_files(figure):
+    """The input function of what the paper's authors published of a figure: the files that lie here."""
+    return lambda wildcards: published.available(figure.published, model_of(wildcards))
+
+
 DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "analysis"])
 
 

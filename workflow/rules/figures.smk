@@ -1,4 +1,5 @@
-# Figures as PDF and PNG, from tidy rows alone; kvrepro.products says which rows each one reads.
+# Figures as PDF and PNG, from tidy rows alone; kvrepro.products says which rows each one reads. Curves that the authors of
+# a paper published are shown as well where a user has fetched them, and never needed.
 
 
 for name, figure in FIGURES.items():
@@ -7,7 +8,8 @@ for name, figure in FIGURES.items():
         name:
             name
         input:
-            READS[figure.reads],
+            rows=READS[figure.reads],
+            published=published_files(figure),
         output:
             pdf=f"figures/{{where}}/{{paper}}/{figure.file or name}{{suffix}}.pdf",
             png=report(
@@ -29,6 +31,19 @@ for name, figure in FIGURES.items():
             code=DRAWING,
         script:
             "../scripts/figure.py"
+
+
+rule published_curves:
+    # by hand: snakemake --cores 1 published_curves. It has no output, or a missing file would be fetched for a figure.
+    log:
+        f"{LOGS}/published_curves.log",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        files=published.downloads(),
+        folder=published.FOLDER,
+    script:
+        "../scripts/download.py"
 
 
 rule figures:

@@ -38,5 +38,8 @@ rule helmet_data:
         f"{LOGS}/helmet_data.log",
     conda:
         "../../envs/conda.yaml"
+    params:
+        files=DOWNLOADS,
+        folder="data/HELMET",
     script:
-        "../scripts/helmet_data.py"
+        "../scripts/download.py"

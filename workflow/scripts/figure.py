@@ -1,10 +1,13 @@
 """One figure as PDF and PNG."""
 
+from kvrepro.analysis import published
 from kvrepro.figures import style
 from kvrepro.products import FIGURES
 from kvrepro.results import read_rows
 from kvrepro.script import job
 
 with job(snakemake):
-    make = FIGURES[snakemake.params.name].make
-    style.save(make(read_rows(snakemake.input), lab=snakemake.params.lab), snakemake.output.pdf, snakemake.output.png)
+    make, plotted = FIGURES[snakemake.params.name].make, snakemake.input.published
+    more = {"published": published.read(plotted)} if plotted else {}
+    figure = make(read_rows(snakemake.input.rows), lab=snakemake.params.lab, **more)
+    style.save(figure, snakemake.output.pdf, snakemake.output.png)

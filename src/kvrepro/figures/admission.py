@@ -3,6 +3,8 @@ same without a local cache)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from kvrepro.analysis.bootstrap import FEW
 from kvrepro.analysis.cache_sizes import THRESHOLD, Curves, curves
 from kvrepro.analysis.trade_off import TradeOff, lowest_loss, trade_off
 from kvrepro.benchmarks import helmet
+from kvrepro.figures.overlay import DOTTED, entry, helmet_note, of_tasks, published_note, task_lines
 from kvrepro.figures.style import (
     BLUE,
     COLUMN,
@@ -30,22 +33,23 @@ from kvrepro.figures.style import (
 MARKERS = "ovs^D<>px"  #: of thresholds, rising
 
 
-def figure_7(rows: pd.DataFrame, lab: bool = False) -> Figure:
+def figure_7(rows: pd.DataFrame, lab: bool = False, published: pd.DataFrame | None = None) -> Figure:
     """Accuracy in percent against the measured cache size, one line an admission method and the full cache dashed: the
     mean over the tasks and a panel a task (§5.2). Also Figure 14, with the rows of another model.
 
     Reads the accuracy rows of one model on one benchmark.
     """
     overall = curves(rows)
+    published = of_tasks(published, overall.result.tasks)
     figure = task_panels(
-        overall.result.tasks, lambda axes, tasks: _against_size(axes, curves(rows, tasks)), "KV cache size"
+        overall.result.tasks, lambda axes, tasks: _against_size(axes, curves(rows, tasks), published), "KV cache size"
     )
     figure.suptitle(title(rows, lab), fontsize=7.5)
-    caption(figure, _note(overall, rows, lab), PAGE)
+    caption(figure, _note(overall, rows, lab, helmet_note(published, rows)), PAGE)
     return figure
 
 
-def _against_size(axes: Axes, found: Curves) -> None:
+def _against_size(axes: Axes, found: Curves, published: pd.DataFrame | None) -> None:
     """The lines of one panel with their intervals."""
     axes.axhline(found.dense.value, color="black", linestyle="--", linewidth=0.9, label="full cache")
     for name, curve in found.curves.items():
@@ -56,6 +60,7 @@ def _against_size(axes: Axes, found: Curves) -> None:
         else:  # a band of one point would not be seen
             axes.vlines(curve.sizes, low, high, color=style.color, alpha=0.4, linewidth=0.9)
         axes.plot(curve.sizes, curve.accuracy.value, color=style.color, marker=style.marker, label=style.label)
+    task_lines(axes, published, found.result.tasks, found.curves)
     axes.set_xlim(0, 1.03)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "", "0.5", "", "1"])
 
@@ -72,20 +77,20 @@ def title(rows: pd.DataFrame, lab: bool) -> str:
     )
 
 
-def _note(found: Curves, rows: pd.DataFrame, lab: bool) -> str:
+def _note(found: Curves, rows: pd.DataFrame, lab: bool, beside: str) -> str:
     model, result = rows["model"].iloc[0], found.result
     pooled = "" if result.units >= FEW else ", those of the mean over items of all tasks resampled together"
     other = "" if papers(rows) else "The paper's curves are on HELMET. "
     return (
-        f"{about(model, lab)}{other}{judged_note(rows)}{unanswered_note(rows)}Cache size: entries held after the "
-        "context over those of the full cache, mean over items. WG-KV: one point a λ at "
+        f"{about(model, lab)}{other}{judged_note(rows)}{unanswered_note(rows)}{beside}Cache size: entries held after "
+        "the context over those of the full cache, mean over items. WG-KV: one point a λ at "
         f"τ = {THRESHOLD:g}; Local Attention varies its window, DuoAttention the share of retrieval heads. "
         f"{len(result.tasks)} task{'s' * (len(result.tasks) != 1)} of {result.items} item{'s' * (result.items != 1)}; "
         f"bands: 95 % bootstrap intervals over {result.resampled}{pooled}. {result.left_out()}"
     )
 
 
-def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
+def figure_11(rows: pd.DataFrame, lab: bool = False, published: pd.DataFrame | None = None) -> Figure:
     """(a) Distillation loss on held-out rows against the normalised cache size, one line a λ through its thresholds τ,
     that of the paper filled; (b) cache size against λ, one line a τ (Appendix F).
 
@@ -93,8 +98,8 @@ def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
     """
     found = trade_off(rows)
     figure, (left, right) = plt.subplots(1, 2, figsize=(PAGE, 2.6), layout="constrained")
-    _losses(left, found)
-    _sizes(right, found)
+    _losses(left, found, published)
+    _sizes(right, found, published)
     for axes, letter in zip((left, right), "ab", strict=True):
         axes.set_title(f"({letter})", loc="left")
     model = rows["model"].iloc[0]
@@ -102,13 +107,13 @@ def figure_11(rows: pd.DataFrame, lab: bool = False) -> Figure:
     text = (
         f"{about(model, lab)}Gates binarised at τ; loss: mean squared difference of the final hidden states from those "
         f"of full attention, mean over {found.rows} held-out rows; bars and bands: 95 % bootstrap intervals over "
-        f"rows. (a) Filled: τ = {THRESHOLD:g}."
+        f"rows. {published_note(published)}(a) Filled: τ = {THRESHOLD:g}."
     )
     caption(figure, text, PAGE)
     return figure
 
 
-def figure_12(rows: pd.DataFrame, lab: bool = False) -> Figure:
+def figure_12(rows: pd.DataFrame, lab: bool = False, published: pd.DataFrame | None = None) -> Figure:
     """Distillation loss on held-out rows against the normalised cache size, with a local cache and without: every λ and
     τ, and the frontier that each reaches (Appendix G).
 
@@ -116,17 +121,19 @@ def figure_12(rows: pd.DataFrame, lab: bool = False) -> Figure:
     """
     local, without = trade_off(rows), trade_off(rows, local=False)
     figure, axes = plt.subplots(figsize=(COLUMN, 2.6), layout="constrained")
-    for found, label, color, marker in (
-        (local, "with local cache", BLUE, "o"),
-        (without, "without local cache", RED, "^"),
-    ):
+    for found, kind, color, marker in ((local, True, BLUE, "o"), (without, False, RED, "^")):
         size, loss = found.size.value, found.loss.value
-        at = np.linspace(size.min(), size.max(), 200)
-        axes.plot(at, [lowest_loss(size, loss, x) for x in at], color=color, label=label)
+        label = "with local cache" if kind else "without local cache"
+        _frontier(axes, size, loss, color=color, label=label)
+        if published is not None:
+            own = published[published["local"] == kind]
+            _frontier(axes, own["size"].to_numpy(), own["loss"].to_numpy(), color=color, **DOTTED)
         filled = [color if point[1] == THRESHOLD else "white" for point in found.points]
         axes.vlines(size, found.loss.low, found.loss.high, color=color, linewidth=0.6)
         axes.hlines(loss, found.size.low, found.size.high, color=color, linewidth=0.6)
         axes.scatter(size, loss, s=14, marker=marker, edgecolors=color, facecolors=filled, linewidths=0.9, zorder=3)
+    if published is not None:
+        entry(axes, published)
     axes.set_yscale("log")
     axes.set_xlim(0, 1.03)
     axes.set_xlabel("normalised KV cache size")
@@ -138,11 +145,16 @@ def figure_12(rows: pd.DataFrame, lab: bool = False) -> Figure:
     text = (
         f"{about(model, lab)}Points: λ of {trades[0]} with the local cache, gates trained anew with λ of {trades[1]} "
         f"without, each at τ of {', '.join(f'{x:g}' for x in local.thresholds)} (filled: {THRESHOLD:g}). Lines: the "
-        f"lowest loss that points or mixtures of two of them reach. Mean over {local.rows} held-out rows; bars: 95 % "
-        "bootstrap intervals over rows."
+        f"lowest loss that points or mixtures of two of them reach. {published_note(published)}Mean over {local.rows} "
+        "held-out rows; bars: 95 % bootstrap intervals over rows."
     )
     caption(figure, text, COLUMN)
     return figure
+
+
+def _frontier(axes: Axes, size: np.ndarray, loss: np.ndarray, **style: Any) -> None:
+    at = np.linspace(size.min(), size.max(), 200)
+    axes.plot(at, [lowest_loss(size, loss, x) for x in at], **style)
 
 
 def _colors(count: int) -> list:
@@ -150,7 +162,7 @@ def _colors(count: int) -> list:
     return list(plt.get_cmap("viridis")(np.linspace(0, 0.85, count)))
 
 
-def _losses(axes: Axes, found: TradeOff) -> None:
+def _losses(axes: Axes, found: TradeOff, published: pd.DataFrame | None) -> None:
     for color, trade in zip(_colors(len(found.lambdas)), found.lambdas, strict=True):
         places = found.of(trade)
         axes.plot(found.size.value[places], found.loss.value[places], color=color, label=f"λ = {trade:g}")
@@ -167,6 +179,11 @@ def _losses(axes: Axes, found: TradeOff) -> None:
                 marker=MARKERS[found.thresholds.index(threshold) % len(MARKERS)],
                 markerfacecolor=color if threshold == THRESHOLD else "white",
             )
+        if published is not None:
+            line = published[published["trade_off"] == trade]
+            axes.plot(line["size"], line["loss"], color=color, **DOTTED)
+    if published is not None:
+        entry(axes, published)
     axes.set_yscale("log")
     axes.set_xlim(0, 1.03)
     axes.set_xlabel("normalised KV cache size")
@@ -174,7 +191,7 @@ def _losses(axes: Axes, found: TradeOff) -> None:
     axes.legend(loc="upper right", handlelength=1.5)
 
 
-def _sizes(axes: Axes, found: TradeOff) -> None:
+def _sizes(axes: Axes, found: TradeOff, published: pd.DataFrame | None) -> None:
     for number, threshold in enumerate(found.thresholds):
         places = found.along(threshold)
         trades = [found.points[place][0] for place in places]
@@ -188,6 +205,9 @@ def _sizes(axes: Axes, found: TradeOff) -> None:
             markerfacecolor=color if threshold == THRESHOLD else "white",
             label=f"τ = {threshold:g}",
         )
+        if published is not None:
+            line = published[(published["threshold"] == threshold) & published["trade_off"].isin(found.lambdas)]
+            axes.plot(line["trade_off"], line["size"], color=color, **DOTTED)
     axes.set_xscale("log")
     axes.set_xticks(found.lambdas, [f"{trade:g}" for trade in found.lambdas])
     axes.minorticks_off()

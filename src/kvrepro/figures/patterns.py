@@ -90,16 +90,22 @@ def _trace(axes: Axes, line: Trace, color: str) -> None:
     axes.set_yscale("log")
 
 
-def figure_13(rows: pd.DataFrame, lab: bool = False) -> Figure:
-    """Normalised cache size of every layer and KV head, a heat map for each kind of context (Appendix H).
+def figure_13(rows: pd.DataFrame, lab: bool = False, published: pd.DataFrame | None = None) -> Figure:
+    """Normalised cache size of every layer and KV head, a heat map for each kind of context (Appendix H), and beside
+    them the paper's.
 
     Reads the experiment head_sizes of one model.
     """
-    found, model, settings = sizes(rows), rows["model"].iloc[0], of(rows, SIZES)
-    figure, panels = plt.subplots(1, len(found), figsize=(COLUMN * 1.4, 2.4), layout="constrained", sharey=True)
+    found = {kind: size.value for kind, size in sizes(rows).items()}
+    model, settings = rows["model"].iloc[0], of(rows, SIZES)
+    if published is not None:
+        for kind, part in published.groupby("task", sort=False):
+            found[f"published\n{kind}"] = part.pivot(index="layer", columns="head", values="size").to_numpy()
+    width = COLUMN * 1.4 if published is None else PAGE
+    figure, panels = plt.subplots(1, len(found), figsize=(width, 2.4), layout="constrained", sharey=True)
     for axes, (kind, size) in zip(panels, found.items(), strict=True):
-        image = axes.imshow(size.value, vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
-        axes.set_title(f"{kind}: mean {size.value.mean():.2f}, CV {variation(size.value):.2f}", fontsize=6.5)
+        image = axes.imshow(size, vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
+        axes.set_title(f"{kind}: mean {size.mean():.2f}, CV {variation(size):.2f}", fontsize=6.5)
         axes.set_xlabel("KV head")
         axes.grid(visible=False)
     panels[0].set_ylabel("attention layer")
@@ -107,11 +113,12 @@ def figure_13(rows: pd.DataFrame, lab: bool = False) -> Figure:
     figure.suptitle(f"{model_title(model, lab)}, λ = {settings['lambda'].iloc[0]:g}", fontsize=7.5)
     numbers = settings.groupby("task", sort=False)["item"].nunique()
     contexts = ", ".join(f"{number} contexts of {kind}" for kind, number in numbers.items())
+    theirs = "" if published is None else " Published: of one sample each."
     text = (
         f"{about(model, lab)}The paper compares code with HTML to TSV. Mean over {contexts}, "
         f"{settings['tokens'].iloc[0]} tokens each. Entries held over tokens, the local window of "
         f"{settings['window'].iloc[0]} included; gates binarised at τ = {settings['threshold'].iloc[0]:g}. "
-        "CV: coefficient of variation over layers and heads."
+        f"CV: coefficient of variation over layers and heads.{theirs}"
     )
-    caption(figure, text, COLUMN * 1.4)
+    caption(figure, text, width)
     return figure

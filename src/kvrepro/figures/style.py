@@ -156,7 +156,11 @@ def task_panels(tasks: Sequence[str], draw: Callable[[Axes, Sequence[str]], None
         axes.set_ylabel("accuracy (%)")
     for axes in panels[len(shown) :]:
         axes.axis("off")
-    panels[len(shown)].legend(*panels[0].get_legend_handles_labels(), loc="center", handlelength=2.5)
+    entries: dict = {}  # of any panel: the first one may lack some
+    for axes in panels[: len(shown)]:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    panels[len(shown)].legend(entries.values(), entries.keys(), loc="center", handlelength=2.5)
     for column in grid.T:
         for axes in [axes for axes in column if axes.axison][-1:]:
             axes.set_xlabel(across)

@@ -1,4 +1,4 @@
-"""Files of data sets from where they are published, each with a pinned checksum."""
+"""Files from where they are published, each with a pinned checksum."""
 
 from __future__ import annotations
 
