@@ -370,6 +370,10 @@ def test_every_claim_with_a_query_can_be_asked(whole):
         about = whole
         if entry.query.function in {query.__name__ for query in LATENCY_QUERIES}:
             about = profiled[entry.models[0] if entry.models else "Llama-3.1-8B-Instruct"]
+        elif entry.query.function == "best_pairs":
+            about = Evidence(whole.model, whole.rows, dict.fromkeys(entry.models, whole))
+        elif entry.query.function == "tasks_share_of_lead":
+            about = changed(whole, lambda rows: rows["method"] == "kvzip", value=0.0)
         elif entry.query.function == "index_keys":
             size = {"model": whole.model, "experiment": "shape", "metric": "index_head_dim", "value": 128.0}
             about = Evidence(whole.model, pd.concat([whole.rows, pd.DataFrame([size])], ignore_index=True))

@@ -46,6 +46,20 @@ def head_size_ratio(evidence: Evidence, a: str, b: str, statistic: str) -> Estim
     return Estimate(own.value / other.value, own.draws / shuffled, min(own.units, other.units))
 
 
+def head_size_span(evidence: Evidence, of: str) -> Estimate:
+    """The longest cache over the shortest after a context, mean over the contexts of all kinds: of the heads of a
+    layer, in the layer where this is smallest, or of the layers' means."""
+    evidence.of(patterns.SIZES)
+    maps = patterns.maps(evidence.rows).values()
+    blocks = [_span(each.mean(-1))[:, None] if of == "layers" else _span(each) for each in maps]
+    return bootstrap.mean(blocks).map(lambda spans: spans.min(-1))
+
+
+def _span(sizes: np.ndarray) -> np.ndarray:
+    """The largest over the smallest of the last axis."""
+    return sizes.max(-1) / sizes.min(-1)
+
+
 def neighbouring_heads(evidence: Evidence) -> Estimate:
     """The largest difference of normalised cache size between neighbouring heads of a layer, mean over all contexts."""
     found = list(_sizes(evidence).values())
@@ -67,5 +81,6 @@ PATTERN_QUERIES: tuple[Callable[..., Estimate], ...] = (
     crosswise_pairs,
     transient_attention,
     head_size_ratio,
+    head_size_span,
     neighbouring_heads,
 )
