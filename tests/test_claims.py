@@ -33,6 +33,7 @@ from kvrepro.claims.selection import SELECTION_QUERIES
 from kvrepro.profiling import scoring
 from kvrepro.profiling.settings import load as load_profile
 from kvrepro.results import write_rows
+from kvrepro.training.cost import cost_rows
 
 METHODS = {"gatesight": 0.75, "snapkv": 0.5, "random": 0.25}
 ALL = (*comparisons.NINE, 1.0)
@@ -381,6 +382,11 @@ def test_every_claim_with_a_query_can_be_asked(whole):
             about = admitted
         if entry.query.function in {query.__name__ for query in SCORING_QUERIES}:
             about = Evidence(entry.models[0], scored[scored["model"] == entry.models[0]])
+        if entry.query.function == "training_cost":
+            took = {"seconds": 600.0, "tokens": 6e7}
+            where = {"paper": entry.paper, "tier": "paper", "model": entry.models[0]}
+            rows = cost_rows(entry.query.parameters["what"], took, {}, "one NVIDIA H200", **where)
+            about = Evidence(entry.models[0], pd.DataFrame(rows))
         for parameters in queries.calls(about, entry.query).values():
             try:
                 ask(about, entry.query.function, parameters)

@@ -60,6 +60,8 @@ def evidence():
         ("head_size_span", {"of": "heads"}, (0.7 / 0.5 + 0.2 / 0.2) / 2),  # in the second layer
         ("head_size_span", {"of": "layers"}, (0.8 / 0.6 + 0.5 / 0.2) / 2),
         ("entries_per_token", {}, 1),
+        ("gate_identity", {"check": "closed_gate"}, 8e-6),
+        ("gate_identity", {"check": "misplaced_after_decoding"}, 0),
         ("neighbouring_heads", {}, (0.2 + 0.8) / 2),  # in the first layer, mean over both kinds
         ("lambda_effect", {"quantity": "size"}, 0.18),
         ("lambda_effect", {"quantity": "loss"}, 0.01 / 0.36 - 0.01 / 0.72),
@@ -296,3 +298,24 @@ def test_an_unmanaged_cache_holds_every_token_or_not():
     assert ruling("wg-s22-cache-linear", short) == "contradicted"
     with pytest.raises(NoRows):
         ruling("wg-s22-cache-linear", rows[rows["method"] != "full"])
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "wrong"),
+    [
+        ("wg-s31-local-then-global", "misplaced_after_prefill", 1.0),
+        ("wg-s31-local-then-global", "misplaced_after_decoding", 2.0),
+        ("wg-s32-open-gate-is-full-attention", "open_gate", 0.01),
+        ("wg-s32-closed-gate-hides-token", "closed_gate", 0.01),
+        ("wg-s32-log-space", "log_space", 0.01),
+    ],
+)
+def test_what_holds_by_definition_holds_everywhere_or_not(name, metric, wrong):
+    """One wrong layer of one document contradicts."""
+    rows = pattern_rows()
+    assert ruling(name, rows) == "reproduced"
+    where = (rows["metric"] == metric) & (rows["item"] == 7) & rows["options"].str.contains('"layer": 1')
+    assert where.sum() == 1
+    assert ruling(name, rows.assign(value=rows["value"].where(~where, wrong))) == "contradicted"
+    with pytest.raises(NoRows):
+        ruling(name, rows[rows["metric"] != metric])

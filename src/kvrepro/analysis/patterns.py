@@ -14,6 +14,7 @@ from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.errors import InputError
 
 UTILITY, TRACE, SIZES, GROWTH = "token_utility", "token_trace", "head_sizes", "cache_growth"  #: experiments
+IDENTITIES = "gate_identities"  #: and what holds by definition
 FULL, ADMISSION, EVICTION, BOTH = PRIMITIVES = ("full", "wg_kv", "snapkv", "wg_kv+snapkv")  #: that caches grow under
 
 

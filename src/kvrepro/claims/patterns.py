@@ -8,7 +8,7 @@ import numpy as np
 
 from kvrepro.analysis import bootstrap, patterns
 from kvrepro.analysis.bootstrap import Estimate
-from kvrepro.claims.evidence import Evidence, NoRows
+from kvrepro.claims.evidence import Evidence, NoRows, exact
 
 
 def distant_attention_share(evidence: Evidence) -> Estimate:
@@ -60,6 +60,15 @@ def _span(sizes: np.ndarray) -> np.ndarray:
     return sizes.max(-1) / sizes.min(-1)
 
 
+def gate_identity(evidence: Evidence, check: str) -> Estimate:
+    """How far gated attention, or what a cache holds, is from its definition: the most over layers and documents."""
+    rows = evidence.of(patterns.IDENTITIES)
+    values = rows.loc[rows["metric"] == check, "value"]
+    if values.empty:
+        raise NoRows(check)
+    return exact(values.max())
+
+
 def neighbouring_heads(evidence: Evidence) -> Estimate:
     """The largest difference of normalised cache size between neighbouring heads of a layer, mean over all contexts."""
     found = list(_sizes(evidence).values())
@@ -82,5 +91,6 @@ PATTERN_QUERIES: tuple[Callable[..., Estimate], ...] = (
     transient_attention,
     head_size_ratio,
     head_size_span,
+    gate_identity,
     neighbouring_heads,
 )
