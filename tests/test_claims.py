@@ -524,5 +524,6 @@ def test_files_are_read_with_their_hardware(tmp_path):
     write_rows(accuracy_rows(METHODS, tasks=["vt"]), path, {"hardware": "one test"})
     found = measured("quick", [str(path)], {"gatesight": ["lab-hybrid"], "wg_kv": ["lab-dense"]})
     assert found.hardware == {"lab-hybrid": "one test"}
+    assert found.evidence["lab-hybrid"].beside("lab-dense") is found.evidence["lab-dense"]
     assert len(found.evidence["lab-hybrid"].rows) and found.evidence["lab-dense"].rows.empty
     assert queries.accuracy_value(found.evidence["lab-hybrid"], "random", 0.1, "ruler", "vt").value == pytest.approx(25)
