@@ -99,6 +99,14 @@ GROWTH = {
     "snapkv": {"entries": 0.4, "attended": 300, "evictions": 16, "first_eviction": 400},
     "wg_kv+snapkv": {"entries": 0.4, "attended": 225, "evictions": 4, "first_eviction": 800},
 }
+#: How far gates and caches are from their definitions, most in the second layer.
+IDENTITIES = {
+    "open_gate": 1e-6,
+    "closed_gate": 4e-6,
+    "log_space": 2e-6,
+    "misplaced_after_prefill": 0,
+    "misplaced_after_decoding": 0,
+}
 ATTENTION = {"top_tenth_share": 0.8, "near_of_ignored": 0.03, "far_of_ignored": 0.01}
 
 
@@ -132,6 +140,9 @@ def pattern_rows(items: int = 12, model: str = "lab-dense") -> pd.DataFrame:
                     "token_utility", "attention", options, "stdlib", item, metric, own * value * (1 + (head - 1.5) / 10)
                 )
         add("token_utility", "attention", {"window": 32}, "stdlib", item, "crosswise_pairs", 40 * own)
+        for layer in (0, 1):
+            for metric, value in IDENTITIES.items():
+                add("gate_identities", "write_gate", {"layer": layer}, "stdlib", item, metric, value * (1 + layer))
         for name, values in GROWTH.items():
             options = {} if name == "full" else {"bounding": {"method": "snapkv", "budget": 400}}
             for tokens in (0, 500, 1000):

@@ -33,6 +33,7 @@ from kvrepro.claims.selection import SELECTION_QUERIES
 from kvrepro.profiling import scoring
 from kvrepro.profiling.settings import load as load_profile
 from kvrepro.results import write_rows
+from kvrepro.training.cost import cost_rows
 
 METHODS = {"gatesight": 0.75, "snapkv": 0.5, "random": 0.25}
 ALL = (*comparisons.NINE, 1.0)
@@ -370,6 +371,10 @@ def test_every_claim_with_a_query_can_be_asked(whole):
         about = whole
         if entry.query.function in {query.__name__ for query in LATENCY_QUERIES}:
             about = profiled[entry.models[0] if entry.models else "Llama-3.1-8B-Instruct"]
+        elif entry.query.function == "best_pairs":
+            about = Evidence(whole.model, whole.rows, dict.fromkeys(entry.models, whole))
+        elif entry.query.function == "tasks_share_of_lead":
+            about = changed(whole, lambda rows: rows["method"] == "kvzip", value=0.0)
         elif entry.query.function == "index_keys":
             size = {"model": whole.model, "experiment": "shape", "metric": "index_head_dim", "value": 128.0}
             about = Evidence(whole.model, pd.concat([whole.rows, pd.DataFrame([size])], ignore_index=True))
@@ -377,6 +382,11 @@ def test_every_claim_with_a_query_can_be_asked(whole):
             about = admitted
         if entry.query.function in {query.__name__ for query in SCORING_QUERIES}:
             about = Evidence(entry.models[0], scored[scored["model"] == entry.models[0]])
+        if entry.query.function == "training_cost":
+            took = {"seconds": 600.0, "tokens": 6e7}
+            where = {"paper": entry.paper, "tier": "paper", "model": entry.models[0]}
+            rows = cost_rows(entry.query.parameters["what"], took, {}, "one NVIDIA H200", **where)
+            about = Evidence(entry.models[0], pd.DataFrame(rows))
         for parameters in queries.calls(about, entry.query).values():
             try:
                 ask(about, entry.query.function, parameters)
@@ -514,5 +524,6 @@ def test_files_are_read_with_their_hardware(tmp_path):
     write_rows(accuracy_rows(METHODS, tasks=["vt"]), path, {"hardware": "one test"})
     found = measured("quick", [str(path)], {"gatesight": ["lab-hybrid"], "wg_kv": ["lab-dense"]})
     assert found.hardware == {"lab-hybrid": "one test"}
+    assert found.evidence["lab-hybrid"].beside("lab-dense") is found.evidence["lab-dense"]
     assert len(found.evidence["lab-hybrid"].rows) and found.evidence["lab-dense"].rows.empty
     assert queries.accuracy_value(found.evidence["lab-hybrid"], "random", 0.1, "ruler", "vt").value == pytest.approx(25)

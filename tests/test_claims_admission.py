@@ -11,6 +11,7 @@ from kvrepro.claims.evidence import Evidence, NoRows
 from kvrepro.claims.ledger import claims
 from kvrepro.claims.queries import ask
 from kvrepro.claims.report import Measured, judge
+from kvrepro.claims.verdicts import verdict
 
 HELMET = {"benchmark": "helmet"}
 SUMMARIES = ["infbench_sum_eng", "multi_lexsum"]
@@ -56,6 +57,11 @@ def evidence():
         ("transient_attention", {}, 3),
         ("head_size_ratio", {"a": "html_to_tsv", "b": "code", "statistic": "mean"}, 0.5),
         ("head_size_ratio", {"a": "code", "b": "html_to_tsv", "statistic": "variation"}, 0.2020 / 0.9147),
+        ("head_size_span", {"of": "heads"}, (0.7 / 0.5 + 0.2 / 0.2) / 2),  # in the second layer
+        ("head_size_span", {"of": "layers"}, (0.8 / 0.6 + 0.5 / 0.2) / 2),
+        ("entries_per_token", {}, 1),
+        ("gate_identity", {"check": "closed_gate"}, 8e-6),
+        ("gate_identity", {"check": "misplaced_after_decoding"}, 0),
         ("neighbouring_heads", {}, (0.2 + 0.8) / 2),  # in the first layer, mean over both kinds
         ("lambda_effect", {"quantity": "size"}, 0.18),
         ("lambda_effect", {"quantity": "loss"}, 0.01 / 0.36 - 0.01 / 0.72),
@@ -265,3 +271,51 @@ def test_a_lab_model_is_judged_on_stand_ins_as_such(evidence):
     assert judged.loc["wg-f13-heads-decide-apart", "verdict"] == "undecided"  # 0.5 is neither above nor below 0.5
     assert judged.loc["wg-f9-quest-curves-overlap", "verdict"] == "contradicted"  # made to differ
     assert judged.loc["wg-s33-gates-become-binary", "verdict"] == "direction holds"
+
+
+def ruling(name, rows):
+    entry, of = next(claim for claim in claims() if claim.id == name), Evidence("lab-dense", rows)
+    found = {key: ask(of, entry.query.function, p) for key, p in entry.query.calls().items()}
+    return verdict(entry, found, "lab-dense")
+
+
+def test_caches_are_ragged_or_not():
+    rows = pattern_rows()
+    assert ruling("wg-s24-ragged", rows[rows["task"] != "html_to_tsv"]) == "direction holds"
+    level = rows.assign(value=rows["value"].where(rows["experiment"] != "head_sizes", 0.5))
+    assert ruling("wg-s24-ragged", level) == "contradicted"
+    first = rows["options"].str.contains('"layer": 0') & (rows["experiment"] == "head_sizes")
+    one = rows.assign(value=rows["value"].where(~first, 0.5))  # the heads of one layer do not differ
+    assert ruling("wg-s24-ragged", one) == "contradicted"
+    assert ruling("wg-s24-ragged", rows[rows["item"] < 2]) == "undecided"
+
+
+def test_an_unmanaged_cache_holds_every_token_or_not():
+    rows = pattern_rows()
+    assert ruling("wg-s22-cache-linear", rows) == "reproduced"
+    where = (rows["method"] == "full") & (rows["metric"] == "entries") & (rows["item"] == 500)
+    short = rows.assign(value=rows["value"].where(~where | (rows["task"] != "stdlib 3"), 499.0))  # one entry, once
+    assert ruling("wg-s22-cache-linear", short) == "contradicted"
+    with pytest.raises(NoRows):
+        ruling("wg-s22-cache-linear", rows[rows["method"] != "full"])
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "wrong"),
+    [
+        ("wg-s31-local-then-global", "misplaced_after_prefill", 1.0),
+        ("wg-s31-local-then-global", "misplaced_after_decoding", 2.0),
+        ("wg-s32-open-gate-is-full-attention", "open_gate", 0.01),
+        ("wg-s32-closed-gate-hides-token", "closed_gate", 0.01),
+        ("wg-s32-log-space", "log_space", 0.01),
+    ],
+)
+def test_what_holds_by_definition_holds_everywhere_or_not(name, metric, wrong):
+    """One wrong layer of one document contradicts."""
+    rows = pattern_rows()
+    assert ruling(name, rows) == "reproduced"
+    where = (rows["metric"] == metric) & (rows["item"] == 7) & rows["options"].str.contains('"layer": 1')
+    assert where.sum() == 1
+    assert ruling(name, rows.assign(value=rows["value"].where(~where, wrong))) == "contradicted"
+    with pytest.raises(NoRows):
+        ruling(name, rows[rows["metric"] != metric])

@@ -151,6 +151,7 @@ def test_the_networks_learn_what_the_signals_tell(labelled):
 def trained(labelled, tmp_path_factory):
     path = tmp_path_factory.mktemp("estimators") / "made-up.safetensors"
     found = train(labelled, GEOMETRY, QUICK)
+    assert found.seconds > 0
     found.save(path)
     return found, path
 

@@ -180,13 +180,16 @@ def test_a_sweep_trains_writes_and_resumes(tiny_dense, recipe, tmp_path):
         curve = pd.read_csv(folder / "loss.csv")
         assert gates.window == 8 and gates.trade_off == float(name) and curve["step"].iloc[-1] == 30
         rows = pd.read_parquet(folder / "validation.parquet")
+        took = rows[rows["experiment"] == "training_cost"].set_index("metric")["value"]
+        assert took["tokens"] == curve["tokens"].iloc[-1] and took["seconds"] == curve["seconds"].iloc[-1]
+        rows = rows[rows["experiment"] != "training_cost"]
         assert len(rows) == 2 * 2 * 2 * 2 and rows["budget"].between(0, 1).all()
         assert set(rows["metric"]) == {"distillation_loss", "decided_gates"}
         assert f"λ = {name}" in (folder / "README.md").read_text()
     both = tmp_path / "whole" / "gates.safetensors"
     again = load_gates(both, tiny_dense, 3.0).layers.state_dict()
     assert all(torch.equal(x, again[name]) for name, x in gates.layers.state_dict().items())
-    assert len(pd.read_parquet(tmp_path / "whole" / "validation.parquet")) == 2 * 16
+    assert len(pd.read_parquet(tmp_path / "whole" / "validation.parquet")) == 2 * (16 + 2)
     with pytest.raises(InputError, match=r"several lambdas; choose one of 0, 3\."):
         load_gates(both, tiny_dense)
     with pytest.raises(InputError, match=r"no gates of lambda 0\.5; choose one of 0, 3"):

@@ -213,6 +213,7 @@ def test_everything_is_made_once(finished):
         "results/test/claims.md",
         "results/test/labels/lab-hybrid/kjv.safetensors",
         "results/test/estimators/lab-hybrid.safetensors",
+        "results/test/estimators/lab-hybrid.parquet",
         "results/test/predictors/lab-hybrid.parquet",
         "results/test/prompts/lab-hybrid/ruler/qa_1.jsonl",
         "results/test/prompts/lab-dense/ruler/manifest.csv",
@@ -539,7 +540,9 @@ def test_scripts_from_prompts_to_claims(script, site):
     calibration = {"settings": {"tokens": 200, "seed": 0}, "corpora": ["kjv", "stdlib"], "lengths": [48, 64]}
     script("query_statistics", Named(), Named("query_statistics"), calibration, **hybrid)
     recipe = {"recipe": config["estimators"]}
-    script("estimators", Named(labels=labels), Named("estimators"), recipe, **hybrid)
+    trained = "results/test/estimators/lab-hybrid.parquet"
+    script("estimators", Named(labels=labels), Named(estimators="estimators", rows=trained), recipe, **hybrid)
+    assert read_rows(trained)["value"].item() > 0
     script("held_out_predictors", Named(labels=labels), Named("folds"), recipe, **hybrid)
     rows = "results/test/predictors/lab-hybrid.parquet"
     script(
@@ -557,7 +560,7 @@ def test_scripts_from_prompts_to_claims(script, site):
     script("label_tasks", Named(), Named("niah_single_1.labels", "qa_1.labels"), contexts, **hybrid)
     narrow = {"recipe": config["estimators"] | {"window": 2}}
     script("window_folds", Named(labels=labels), Named("narrow"), narrow, **hybrid)
-    inputs = Named(labels=labels, estimators=["estimators"], folds=["folds"], windows=["narrow"], sets=["0K.labels"])
+    inputs = Named(labels=labels, estimators="estimators", folds=["folds"], windows=["narrow"], sets=["0K.labels"])
     inputs.tasks = ["niah_single_1.labels", "qa_1.labels"]
     settings = {"settings": config["observations"], "slow": 1000, "task_set": "ruler_0K"}
     script("observation_rows", inputs, Named(rows=observed), settings, **hybrid)
@@ -574,7 +577,7 @@ def test_scripts_from_prompts_to_claims(script, site):
         ("qa_1", "lab-hybrid.jsonl", gated[1]),
         ("niah_multivalue", "ablation.jsonl", gated[2]),
     ):
-        inputs = Named(prompts=prompts, estimators=["estimators"], gates=["gates"])
+        inputs = Named(prompts=prompts, estimators="estimators", gates=["gates"])
         params, where = {"number": 1, "kept": [0.2], "rows": 4}, {"benchmark": "ruler", "task": task}
         script("budget_rows", inputs, Named(rows=path), params, **where, **hybrid)
         assert read_rows(path)["ok"].all()
@@ -592,14 +595,15 @@ def test_scripts_from_prompts_to_claims(script, site):
     script("write_gates", Named(recipe=recipe), without, over, **dense)
     found = read_rows(learned)
     lambdas = {json.loads(options)["lambda"] for options in found["options"]}
-    assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * 2 * 2 * 2
+    assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * (2 * 2 * 2 + 2)
     params = {"over": gates["head_profile"], "rows": gates["recipe"]}
     script("head_profile", Named(recipe=recipe), Named("head_profile"), params, **dense)
 
     patterns = "results/test/patterns/lab-dense.parquet"
     inputs = Named(gates="write_gates", of_qa_1="lab-dense.jsonl")
     script("pattern_rows", inputs, Named(rows=patterns), {"settings": config["patterns"]}, **dense)
-    assert set(read_rows(patterns)["experiment"]) == {"token_utility", "token_trace", "head_sizes", "cache_growth"}
+    kinds = {"token_utility", "token_trace", "head_sizes", "cache_growth", "gate_identities"}
+    assert set(read_rows(patterns)["experiment"]) == kinds
 
     experiments = config["experiments"]
     for model, paper, more in (

@@ -290,7 +290,11 @@ def evidence_files(where):
         for model, benchmark in product(experiment["models"], experiment["benchmarks"])
         for file in accuracy_files(where, model, benchmark)
     ]
-    rows += [f"results/{where}/predictors/{model}.parquet" for model in analysed(where, "predictors")]
+    rows += [
+        f"results/{where}/{folder}/{model}.parquet"
+        for folder in ("estimators", "predictors")
+        for model in analysed(where, "predictors")
+    ]
     rows += [f"results/{where}/observations/{model}.parquet" for model in analysed(where, "observations")]
     rows += [f"results/{where}/patterns/{model}.parquet" for model in analysed(where, "patterns")]
     rows += [row for model in analysed(where, "gates") for row in gate_files(where, model)]

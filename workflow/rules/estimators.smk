@@ -5,7 +5,9 @@ rule estimators_of_model:
     input:
         labels=label_files,
     output:
-        f"{RESULTS}/estimators/{{model}}.safetensors",
+        estimators=f"{RESULTS}/estimators/{{model}}.safetensors",
+        rows=f"{RESULTS}/estimators/{{model}}.parquet",
+        provenance=f"{RESULTS}/estimators/{{model}}.parquet.json",
     log:
         f"{LOGS}/estimators/{{model}}.log",
     benchmark:

@@ -52,7 +52,7 @@ rule budget_rows:
     input:
         model=model_files,
         prompts=f"{RESULTS}/prompts/{{model}}/{{benchmark}}/{{task}}.jsonl",
-        estimators=rules.estimators_of_model.output,
+        estimators=rules.estimators_of_model.output.estimators,
         gates=rules.gate_statistics.output,
     output:
         rows=f"{RESULTS}/budgets/{{model}}/{{benchmark}}/{{task}}.parquet",

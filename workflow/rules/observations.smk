@@ -78,7 +78,7 @@ rule observation_rows:
     input:
         model=model_files,
         labels=label_files,
-        estimators=rules.estimators_of_model.output,
+        estimators=rules.estimators_of_model.output.estimators,
         folds=rules.held_out_predictors.output,
         windows=expand(rules.window_folds.output, window=WINDOWS, allow_missing=True),
         sets=expand(rules.label_set.output, set=SETS, allow_missing=True),

@@ -13,7 +13,7 @@ from kvrepro.script import job
 with job(snakemake) as run:
     device, given, params = snakemake.config["device"], snakemake.input, snakemake.params
     lm = load(snakemake.wildcards.model, device)
-    arms = budget_arms(lm, given.estimators[0], given.gates[0], params.kept, params.rows)
+    arms = budget_arms(lm, given.estimators, given.gates[0], params.kept, params.rows)
     examples = read_prompts(given.prompts)[: params.number]
     base = {"paper": "gatesight", "tier": snakemake.config["tier"]}
     begun = run.unfinished(given)

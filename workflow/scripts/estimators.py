@@ -2,11 +2,18 @@
 
 from kvrepro.labels.corpus import LabelledCorpus
 from kvrepro.models.geometry import Geometry
+from kvrepro.results import hardware, write_rows
 from kvrepro.script import job
+from kvrepro.training.cost import cost_rows
 from kvrepro.training.estimators import Recipe, train
 
-with job(snakemake):
+with job(snakemake) as run:
+    device = snakemake.config["device"]
     labelled = [LabelledCorpus(path) for path in snakemake.input.labels]
     geometry = Geometry.from_dict(labelled[0].meta["geometry"])
     recipe = Recipe(**snakemake.params.recipe)
-    train(labelled, geometry, recipe, snakemake.config["device"]).save(snakemake.output[0])
+    made = train(labelled, geometry, recipe, device)
+    made.save(snakemake.output.estimators)
+    where = {"paper": "gatesight", "tier": snakemake.config["tier"], "model": made.model}
+    rows = cost_rows("estimators", {"seconds": made.seconds}, made.recipe, hardware(device), **where)
+    write_rows(rows, snakemake.output.rows, run.provenance(device))

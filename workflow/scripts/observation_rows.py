@@ -21,7 +21,7 @@ with job(snakemake) as run:
     settings, lm = params.settings, load(snakemake.wildcards.model, "cpu")
     g, seed, step = lm.geometry, settings["seed"], settings["every"]
     labelled, tasks = ([LabelledCorpus(path) for path in paths] for paths in (given.labels, given.tasks))
-    shipped = mlp.load(given.estimators[0], g, lm.fingerprint)
+    shipped = mlp.load(given.estimators, g, lm.fingerprint)
     slow, window, hidden = slow_heads(labelled, params.slow), shipped.recipe["window"], shipped.recipe["hidden"]
     trained = [folds.load(path, lm.fingerprint, g.as_dict()) for path in [*given.folds, *given.windows]]
     sets = {"1K": (labelled, step), **{Path(p).stem: ([LabelledCorpus(p)], 1) for p in given.sets}}

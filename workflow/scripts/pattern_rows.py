@@ -3,11 +3,11 @@
 import pandas as pd
 import torch
 
+from kvrepro.analysis.gate_identities import identity_rows
 from kvrepro.analysis.growth import growth_rows, primitives
 from kvrepro.analysis.head_sizes import head_size_rows
 from kvrepro.analysis.token_utility import token_utility_rows
-from kvrepro.benchmarks.example import render
-from kvrepro.benchmarks.prompts import read_prompts
+from kvrepro.benchmarks.prompts import read_contexts
 from kvrepro.data.corpora import cut
 from kvrepro.data.sources import source
 from kvrepro.models.gate import load_gates
@@ -26,14 +26,14 @@ with job(snakemake) as run:
     def contexts(name, said):
         if "corpus" in said:
             return documents(said["corpus"], settings["items"])
-        examples = read_prompts(getattr(snakemake.input, f"of_{name}"))[: settings["items"]]
-        return [torch.tensor(render(example, lm.tokenizer, lm.chat).prefix) for example in examples]
+        return [torch.tensor(x) for x in read_contexts(getattr(snakemake.input, f"of_{name}"), lm, settings["items"])]
 
     kinds = {name: contexts(name, said) for name, said in settings["contexts"].items()}
     code, corpus = documents(settings["code"], settings["documents"]), source(settings["code"]).name
     parts = [
         token_utility_rows(lm, code, gates.window, corpus, tier, seed),
         head_size_rows(lm, gates, kinds, settings["threshold"], tier, seed),
+        identity_rows(lm, gates, code, settings["threshold"], corpus, tier, seed),
         growth_rows(lm, code, primitives(lm, settings, snakemake.input.gates), corpus, tier, seed),
     ]
     rows = pd.concat(parts, ignore_index=True)

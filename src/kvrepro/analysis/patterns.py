@@ -14,6 +14,7 @@ from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.errors import InputError
 
 UTILITY, TRACE, SIZES, GROWTH = "token_utility", "token_trace", "head_sizes", "cache_growth"  #: experiments
+IDENTITIES = "gate_identities"  #: and what holds by definition
 FULL, ADMISSION, EVICTION, BOTH = PRIMITIVES = ("full", "wg_kv", "snapkv", "wg_kv+snapkv")  #: that caches grow under
 
 
@@ -54,14 +55,21 @@ def per_document(rows: pd.DataFrame, metric: str) -> Estimate:
     return bootstrap.mean([bootstrap.units(found, "item", ["metric"])[[metric]].to_numpy()]).map(lambda x: x[..., 0])
 
 
-def sizes(rows: pd.DataFrame) -> dict[str, Estimate]:
-    """Normalised cache sizes ``[layers, kv_heads]`` by the kind of context, in the order of the rows, mean over
-    contexts, which are resampled."""
+def maps(rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Normalised cache sizes ``[contexts, layers, kv_heads]`` by the kind of context, in the order of the rows."""
     found = {}
     for kind, part in of(rows, SIZES).groupby("task", sort=False):
         wide = bootstrap.units(part, "item", ["layer", "head"])
-        shape = (part["layer"].nunique(), part["head"].nunique())
-        found[kind] = bootstrap.mean([wide.to_numpy()]).map(lambda x, shape=shape: x.reshape(*x.shape[:-1], *shape))
+        found[kind] = wide.to_numpy().reshape(len(wide), part["layer"].nunique(), part["head"].nunique())
+    return found
+
+
+def sizes(rows: pd.DataFrame) -> dict[str, Estimate]:
+    """The same ``[layers, kv_heads]``, mean over contexts, which are resampled."""
+    found = {}
+    for kind, each in maps(rows).items():
+        flat = bootstrap.mean([each.reshape(len(each), -1)])
+        found[kind] = flat.map(lambda x, shape=each.shape[1:]: x.reshape(*x.shape[:-1], *shape))
     return found
 
 

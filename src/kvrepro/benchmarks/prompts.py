@@ -11,13 +11,16 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from kvrepro.benchmarks.example import Example, Question, render
 from kvrepro.errors import InputError
 from kvrepro.files import atomic
+
+if TYPE_CHECKING:
+    from kvrepro.models.loading import LoadedModel
 
 MANIFEST_COLUMNS = ("task", "item", "seed", "length", "prompt_tokens", "text_sha256", "token_sha256")
 
@@ -47,6 +50,11 @@ def read_prompts(path: str | Path) -> list[Example]:
     if not examples or len(examples) != total:
         raise InputError(f"{path}, line {len(examples)}: the file ends here, of {total or 'its'} lines; make it anew.")
     return examples
+
+
+def read_contexts(path: str | Path, lm: LoadedModel, number: int) -> list[list[int]]:
+    """Token ids of the contexts of the first ``number`` examples of a file, as a model is given them."""
+    return [render(example, lm.tokenizer, lm.chat).prefix for example in read_prompts(path)[:number]]
 
 
 def write_manifest(examples: Iterable[Example], tokenizer, path: str | Path, chat: bool = False) -> pd.DataFrame:

@@ -84,6 +84,18 @@ def lead_over_best(evidence: Evidence, a: str, others: Sequence[str], kept: floa
     return over([minus(at(result, a, kept), at(result, other, kept)) for other in others], lambda x: x.min(-1))
 
 
+def best_pairs(evidence: Evidence, method: str, others: Sequence[str], kept: float, models: Sequence[str]) -> Estimate:
+    """Pairs of a model and a benchmark of GateSight on which no other method has a higher mean accuracy."""
+    leads_over_best = [
+        lead_over_best(evidence.beside(model), method, others, kept, benchmark)
+        for model in models
+        for benchmark in GATESIGHTS
+    ]
+    if not np.isfinite([lead.value for lead in leads_over_best]).all():
+        raise NoRows(f"a valid answer of {method} and each of {', '.join(others)}")
+    return over(leads_over_best, lambda x: (x >= 0).sum(-1).astype(float))
+
+
 def lead_between_tasks(
     evidence: Evidence, a: str, b: str, kept: float | str, benchmark: str, tasks: Sequence[str]
 ) -> Estimate:
@@ -95,12 +107,30 @@ def lead_between_tasks(
     return apart(own, other)
 
 
+def tasks_share_of_lead(
+    evidence: Evidence, a: str, b: str, kept: float, benchmark: str, tasks: Sequence[str]
+) -> Estimate:
+    """Percent of the lead of a over b on the mean of all tasks that comes from some of them. NoRows where a does not
+    lead with its whole interval: there is then nothing to share."""
+    of = {task: leads(evidence, a, b, (kept,), benchmark, task)[0] for task in TASKS[benchmark]}
+    total = over(list(of.values()), lambda x: x.sum(-1))
+    if total.low <= 0:
+        raise NoRows(f"a lead of {a} over {b}")
+    part = over([of[task] for task in tasks], lambda x: x.sum(-1))
+    return over([part, total], lambda x: 100 * x[..., 0] / np.where(x[..., 1] > 0, x[..., 1], np.nan))
+
+
 def budgets_won_by_either(evidence: Evidence, a: str, b: str, benchmark: str) -> Estimate:
     """The smaller of the numbers of kept fractions at which a is ahead of b and behind it."""
     counts = over(
         leads(evidence, a, b, NINE, benchmark), lambda x: np.stack([(x > 0).sum(-1), (x < 0).sum(-1)], -1).min(-1)
     )
     return counts.map(lambda x: x.astype(float))
+
+
+def budgets_ahead(evidence: Evidence, a: str, b: str, benchmark: str, tasks=None) -> Estimate:
+    """The number of the nine kept fractions at which a is ahead of b."""
+    return over(leads(evidence, a, b, NINE, benchmark, tasks), lambda x: (x > 0).sum(-1).astype(float))
 
 
 def tasks_lost_everywhere(evidence: Evidence, a: str, b: str, benchmark: str) -> Estimate:
@@ -117,8 +147,17 @@ def tasks_never_behind(evidence: Evidence, a: str, b: str, benchmark: str) -> Es
 
 def lowest_accuracy(evidence: Evidence, method: str, benchmark: str, tasks=None) -> Estimate:
     """The lowest accuracy of a method among the nine kept fractions."""
-    result = evidence.accuracy(benchmark, [(method, share) for share in NINE], tasks)
-    return over([at(result, method, share) for share in NINE], lambda x: x.min(-1))
+    return over(_accuracies(evidence, method, NINE, benchmark, tasks), lambda x: x.min(-1))
+
+
+def highest_accuracy(evidence: Evidence, method: str, kept: Sequence[float], benchmark: str, tasks=None) -> Estimate:
+    """The highest accuracy of a method among some kept fractions."""
+    return over(_accuracies(evidence, method, kept, benchmark, tasks), lambda x: x.max(-1))
+
+
+def _accuracies(evidence: Evidence, method: str, kept: Sequence[float], benchmark: str, tasks) -> list[Estimate]:
+    result = evidence.accuracy(benchmark, [(method, share) for share in kept], tasks)
+    return [at(result, method, share) for share in kept]
 
 
 def tasks_won_on_all(evidence: Evidence, a: str, b: str, kept: float) -> Estimate:
@@ -143,11 +182,15 @@ def accuracy_retained(evidence: Evidence, method: str, kept: float, benchmark: s
 COMPARISON_QUERIES = (
     extreme_lead,
     lead_over_best,
+    best_pairs,
     lead_between_tasks,
+    tasks_share_of_lead,
     budgets_won_by_either,
+    budgets_ahead,
     tasks_lost_everywhere,
     tasks_never_behind,
     lowest_accuracy,
+    highest_accuracy,
     tasks_won_on_all,
     accuracy_retained,
 )

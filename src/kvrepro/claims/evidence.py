@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,10 +27,11 @@ class NoRows(LookupError):
 
 @dataclass
 class Evidence:
-    """All rows of one model in one tier."""
+    """All rows of one model in one tier, and the evidence of the tier's models by name, for what counts over models."""
 
     model: str
     rows: pd.DataFrame
+    tier: Mapping[str, Evidence] = field(default_factory=dict, repr=False)
     _cache: dict = field(default_factory=dict, repr=False)
 
     def of(self, experiment: str) -> pd.DataFrame:
@@ -41,6 +42,12 @@ class Evidence:
         if self._cache[key].empty:
             raise NoRows(experiment)
         return self._cache[key]
+
+    def beside(self, model: str) -> Evidence:
+        """The evidence of a model of the same tier; NoRows when the tier has none of it."""
+        if model not in self.tier:
+            raise NoRows(f"rows of {model}")
+        return self.tier[model]
 
     def accuracy(
         self,

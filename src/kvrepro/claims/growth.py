@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import numpy as np
+
 from kvrepro.analysis import patterns
 from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.claims.evidence import Evidence, NoRows, exact
@@ -21,6 +23,17 @@ def growth_ratio(evidence: Evidence, quantity: str) -> Estimate:
     return found.map(lambda x: x[..., both] / x[..., alone])
 
 
+def entries_per_token(evidence: Evidence) -> Estimate:
+    """Entries of the unmanaged cache for each token, layer and KV head, where this is farthest from one."""
+    evidence.of(patterns.GROWTH)
+    found = patterns.of(evidence.rows, patterns.GROWTH)
+    whole = found[(found["method"] == patterns.FULL) & (found["metric"] == "entries") & (found["item"] > 0)]
+    if whole.empty:
+        raise NoRows("entries of a cache without admission or eviction")
+    ratios = (whole["value"] / whole["item"]).to_numpy()
+    return exact(ratios[np.abs(ratios - 1).argmax()])
+
+
 def peak_over_budget(evidence: Evidence, method: str, benchmark: str) -> Estimate:
     """The most entries that any answer's bounded cache held, after any token, over its budget; failed rows count."""
     rows = evidence.of(benchmark)
@@ -32,4 +45,4 @@ def peak_over_budget(evidence: Evidence, method: str, benchmark: str) -> Estimat
     return exact((own["peak_entries"] / (heads * budgets)).max())
 
 
-GROWTH_QUERIES: tuple[Callable[..., Estimate], ...] = (growth_ratio, peak_over_budget)
+GROWTH_QUERIES: tuple[Callable[..., Estimate], ...] = (growth_ratio, entries_per_token, peak_over_budget)

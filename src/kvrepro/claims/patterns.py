@@ -8,7 +8,7 @@ import numpy as np
 
 from kvrepro.analysis import bootstrap, patterns
 from kvrepro.analysis.bootstrap import Estimate
-from kvrepro.claims.evidence import Evidence, NoRows
+from kvrepro.claims.evidence import Evidence, NoRows, exact
 
 
 def distant_attention_share(evidence: Evidence) -> Estimate:
@@ -46,6 +46,29 @@ def head_size_ratio(evidence: Evidence, a: str, b: str, statistic: str) -> Estim
     return Estimate(own.value / other.value, own.draws / shuffled, min(own.units, other.units))
 
 
+def head_size_span(evidence: Evidence, of: str) -> Estimate:
+    """The longest cache over the shortest after a context, mean over the contexts of all kinds: of the heads of a
+    layer, in the layer where this is smallest, or of the layers' means."""
+    evidence.of(patterns.SIZES)
+    maps = patterns.maps(evidence.rows).values()
+    blocks = [_span(each.mean(-1))[:, None] if of == "layers" else _span(each) for each in maps]
+    return bootstrap.mean(blocks).map(lambda spans: spans.min(-1))
+
+
+def _span(sizes: np.ndarray) -> np.ndarray:
+    """The largest over the smallest of the last axis."""
+    return sizes.max(-1) / sizes.min(-1)
+
+
+def gate_identity(evidence: Evidence, check: str) -> Estimate:
+    """How far gated attention, or what a cache holds, is from its definition: the most over layers and documents."""
+    rows = evidence.of(patterns.IDENTITIES)
+    values = rows.loc[rows["metric"] == check, "value"]
+    if values.empty:
+        raise NoRows(check)
+    return exact(values.max())
+
+
 def neighbouring_heads(evidence: Evidence) -> Estimate:
     """The largest difference of normalised cache size between neighbouring heads of a layer, mean over all contexts."""
     found = list(_sizes(evidence).values())
@@ -67,5 +90,7 @@ PATTERN_QUERIES: tuple[Callable[..., Estimate], ...] = (
     crosswise_pairs,
     transient_attention,
     head_size_ratio,
+    head_size_span,
+    gate_identity,
     neighbouring_heads,
 )

@@ -28,6 +28,7 @@ from kvrepro.claims.patterns import PATTERN_QUERIES
 from kvrepro.claims.scorers import SCORER_QUERIES
 from kvrepro.claims.scoring import SCORING_QUERIES
 from kvrepro.claims.selection import SELECTION_QUERIES
+from kvrepro.claims.training import TRAINING_QUERIES
 from kvrepro.results import DENSE, valid
 
 
@@ -229,6 +230,7 @@ QUERIES: dict[str, Callable[..., Estimate]] = {
         *SELECTION_QUERIES,
         *PATTERN_QUERIES,
         *GROWTH_QUERIES,
+        *TRAINING_QUERIES,
     )
 }
 

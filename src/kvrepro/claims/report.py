@@ -58,7 +58,8 @@ def measured(tier: str, paths: Iterable[str], models: Mapping[str, Sequence[str]
     rows = read_rows(paths) if paths else pd.DataFrame({"model": [], "experiment": []})
     rows = rows.drop(columns=UNREAD, errors="ignore")
     named = {paper: list(models.get(paper, [])) for paper in TITLES}
-    evidence = {m: Evidence(m, rows[rows["model"] == m]) for names in named.values() for m in names}
+    evidence: dict[str, Evidence] = {}
+    evidence |= {m: Evidence(m, rows[rows["model"] == m], evidence) for names in named.values() for m in names}
     hardware: dict[str, set[str]] = {}
     for path in paths:
         model = next((m for m in evidence if f"/{m}/" in path or f"/{m}.parquet" in path), "")

@@ -8,11 +8,13 @@ import numpy as np
 
 from kvrepro.analysis.bootstrap import Estimate
 from kvrepro.analysis.scorers import by_scorer, official_minus_revised, order_changes
+from kvrepro.benchmarks.scbench import metrics
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
 from kvrepro.errors import InputError
 from kvrepro.results import DENSE, REFERENCES
 
 BENCHMARK = "scbench"
+OFFICIAL = {"qa_chn": metrics.characters_f1, "choice_eng": metrics.choice}  #: the published metrics that are revised
 
 
 def _scored(evidence: Evidence, tasks: Sequence[str]):
@@ -53,4 +55,9 @@ def scorer_order_changes(evidence: Evidence, methods: Sequence[str]) -> Estimate
     return exact(sum(order_changes(scored, methods).values()))
 
 
-SCORER_QUERIES = (scorer_shift, scorer_mean_shift, scorer_order_changes)
+def official_score(evidence: Evidence, task: str, answer: str, label: str | Sequence[str] | None = None) -> Estimate:
+    """The official score from 0 to 1 of an answer, by default one that is the label itself; no rows say it."""
+    return exact(OFFICIAL[task](answer, answer if label is None else label))
+
+
+SCORER_QUERIES = (scorer_shift, scorer_mean_shift, scorer_order_changes, official_score)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ class Estimators:
     model: str
     corpora: list[str]
     recipe: dict[str, Any]
+    seconds: float = math.nan  #: of training; unknown of estimators that come from a file
 
     def score(self, signals: torch.Tensor) -> list[torch.Tensor]:
         """Predicted utility of every entry: per attention layer ``[kv_heads, n]`` float32.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -187,7 +188,9 @@ def _ages_only(recipe: Recipe) -> Recipe:
 def train(labelled: Sequence[LabelledCorpus], geometry: Geometry, recipe: Recipe, device: str = "cpu") -> Estimators:
     """The estimators to use: trained on every corpus, with the layers' mean gates over them (§4.2)."""
     samples = sample_positions(labelled, recipe).to(device)
+    began = time.monotonic()
     heads = train_mlp(samples, geometry, recipe, progress="estimators").to("cpu")
+    seconds = time.monotonic() - began
     meta = labelled[0].meta
     return Estimators(
         heads=heads,
@@ -197,6 +200,7 @@ def train(labelled: Sequence[LabelledCorpus], geometry: Geometry, recipe: Recipe
         model=meta["model"],
         corpora=[c.name for c in labelled],
         recipe=asdict(recipe),
+        seconds=seconds,
     )
 
 

@@ -23,6 +23,7 @@ from kvrepro import results
 from kvrepro.errors import InputError, command_line
 from kvrepro.models.gate import WriteGates, initial, load_gates, save_gates
 from kvrepro.models.loading import LoadedModel, load
+from kvrepro.training.cost import cost_rows
 from kvrepro.training.gates import validation
 from kvrepro.training.gates.card import card
 from kvrepro.training.gates.loss import step
@@ -149,8 +150,12 @@ def train(run: Run, batches: Iterator[np.ndarray], max_seconds: float = math.inf
 def finish(run: Run, held_out: dict[int, np.ndarray], tier: str, provenance: dict[str, Any], say: Say = print) -> None:
     """Measure the trained gates on held-out rows and write gates, card and rows."""
     measured = list(validation.measure(run.lm, run.gates, run.recipe, held_out))
-    rows = validation.tidy(measured, tier, run.lm.name, run.recipe, run.trade_off)
-    results.write_rows(list(rows), run.folder / "validation.parquet", provenance)
+    rows = list(validation.tidy(measured, tier, run.lm.name, run.recipe, run.trade_off))
+    numbers = {key: run.curve[-1][key] for key in ("seconds", "tokens")}
+    about = {"lambda": run.trade_off, "window": run.recipe.window, "steps": run.step, "seed": run.recipe.seed}
+    where = {"paper": "wg_kv", "tier": tier, "model": run.lm.name}
+    rows += cost_rows("write_gates", numbers, about, provenance["hardware"], **where)
+    results.write_rows(rows, run.folder / "validation.parquet", provenance)
     found = {}
     for threshold in run.recipe.thresholds:
         of = [m for m in measured if m["threshold"] == threshold]
