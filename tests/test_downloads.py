@@ -18,26 +18,26 @@ def source(path, content: bytes = b"text") -> dict[str, str]:
 def test_files_are_fetched_once(tmp_path):
     origin = tmp_path / "origin"
     origin.write_bytes(b"text")
-    (path,) = fetch({"a/b.csv": source(origin)}, tmp_path / "data")
+    (path,) = fetch({f"{tmp_path}/data/a/b.csv": source(origin)})
     assert path == tmp_path / "data/a/b.csv" and path.read_bytes() == b"text"
     origin.unlink()
-    assert fetch({"a/b.csv": source(origin)}, tmp_path / "data") == [path]
+    assert fetch({f"{tmp_path}/data/a/b.csv": source(origin)}) == [path]
 
 
 def test_another_content_is_refused_and_leaves_nothing(tmp_path):
     origin = tmp_path / "origin"
     origin.write_bytes(b"other")
     with pytest.raises(InputError, match="look for the pinned version"):
-        fetch({"b.csv": source(origin)}, tmp_path / "data")
+        fetch({f"{tmp_path}/data/b.csv": source(origin)})
     assert list((tmp_path / "data").iterdir()) == []
     (tmp_path / "data/b.csv").write_bytes(b"broken")  # of an earlier time
     origin.write_bytes(b"text")
-    assert fetch({"b.csv": source(origin)}, tmp_path / "data")[0].read_bytes() == b"text"
+    assert fetch({f"{tmp_path}/data/b.csv": source(origin)})[0].read_bytes() == b"text"
 
 
 def test_a_missing_file_is_one_sentence(tmp_path):
     with pytest.raises(InputError, match=r"cannot be fetched .* yourself"):
-        fetch({"b.csv": source(tmp_path / "none")}, tmp_path / "data")
+        fetch({f"{tmp_path}/data/b.csv": source(tmp_path / "none")})
 
 
 def test_pinned_files_name_their_commit_and_licence():

@@ -24,7 +24,7 @@ from kvrepro.profiling.eager import Eager, random_model
 from kvrepro.profiling.kernels import pairs_seen, profile_kernels
 from kvrepro.profiling.lean import Lean, fuse
 from kvrepro.profiling.masks import random_admission
-from kvrepro.profiling.published import plotted
+from kvrepro.profiling.published import FILE, plotted
 from kvrepro.profiling.rows import PROFILE, job_rows
 from kvrepro.profiling.settings import Job, end_to_end, load
 from kvrepro.tables.goals import COLUMNS, goals, met, ratio_table
@@ -340,7 +340,7 @@ def test_goals_are_met_or_not(value, goal, expected):
     assert met(math.nan, goal) is None
 
 
-def test_published_values_are_compared_with_ours(rows, h200, tmp_path):
+def test_published_values_are_compared_with_ours(rows, h200):
     found = plotted(h200)
     assert found.groupby("model")["value"].count().to_dict() == dict(zip(h200.profile.models, (54, 60), strict=True))
     llama = found[found["model"] == h200.profile.models[0]]
@@ -354,8 +354,22 @@ def test_published_values_are_compared_with_ours(rows, h200, tmp_path):
         ours = ours[ours["metric"] == "seconds"].set_index("n_tokens")["value"]
         worst = max(ours[n] / totals[phase, "seconds", n] for n in ours.index)
         assert measured[f"absolute_{phase}_llama", "paper"] == pytest.approx(worst)
-    (tmp_path / "published.csv").write_text("nonsense")
-    with pytest.raises(InputError, match="published values"):
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows.drop(columns="value"), "value"),
+        (lambda rows: rows[rows["model"] != QWEN], QWEN),
+        (lambda rows: rows.replace({"n_tokens": {102400: "100K"}}), "100K"),
+        (lambda rows: rows.assign(value=-rows["value"]), "not above zero"),
+        (lambda rows: rows.mask(rows["method"] == "wg_kv", rows.assign(value=math.nan)), "missing or not"),
+        (lambda rows: pd.concat([rows, rows]), "twice"),
+    ],
+)
+def test_other_published_values_are_refused(h200, tmp_path, change, says):
+    change(pd.read_csv(FILE)).to_csv(tmp_path / "published.csv", index=False)
+    with pytest.raises(InputError, match=f"does not hold the published values .*{says}.*; restore it"):
         plotted(h200, tmp_path / "published.csv")
 
 

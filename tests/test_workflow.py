@@ -703,8 +703,8 @@ def test_scripts_from_prompts_to_claims(script, site):
 def test_a_pinned_file_is_fetched_into_its_folder(script, tmp_path):
     origin = tmp_path / "origin"
     origin.write_text("text")
-    files = {"a/b.csv": {"url": origin.as_uri(), "sha256": sha256_file(origin)}}
-    script("download", Named(), Named(), {"files": files, "folder": str(tmp_path / "data")})
+    files = {f"{tmp_path}/data/a/b.csv": {"url": origin.as_uri(), "sha256": sha256_file(origin)}}
+    script("download", Named(), Named(), {"files": files})
     assert (tmp_path / "data/a/b.csv").read_text() == "text"
 
 

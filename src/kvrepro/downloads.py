@@ -11,14 +11,14 @@ from kvrepro.errors import InputError
 from kvrepro.files import atomic, sha256_file
 
 
-def fetch(files: Mapping[str, Mapping[str, str]], folder: str | Path) -> list[Path]:
-    """The files below ``folder``: ``files`` gives "url" and "sha256" by path. What is there already is left alone.
+def fetch(files: Mapping[str, Mapping[str, str]]) -> list[Path]:
+    """The paths of ``files``, which gives "url" and "sha256" by path. What is there already is left alone.
 
     Raises InputError for a file that cannot be fetched or has another content; then none is left in its place.
     """
     found = []
     for name, source in files.items():
-        path = Path(folder) / name
+        path = Path(name)
         if not (path.is_file() and sha256_file(path) == source["sha256"]):
             _fetch(source, path)
         found.append(path)

@@ -174,7 +174,7 @@ def provenance(config: dict[str, Any], device: str = "cpu", **more: Any) -> dict
 
         record |= {
             "cuda": torch.version.cuda,
-            "driver": _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+            "driver": _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
             "peak_gpu_mib": torch.cuda.max_memory_allocated(device) // 2**20,
         }
     return record | more

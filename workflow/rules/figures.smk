@@ -40,8 +40,7 @@ rule published_curves:
     conda:
         "../../envs/conda.yaml"
     params:
-        files=published.downloads(),
-        folder=published.FOLDER,
+        files={f"{published.FOLDER}/{name}": source for name, source in published.downloads().items()},
     script:
         "../scripts/download.py"
 

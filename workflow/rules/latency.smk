@@ -87,7 +87,8 @@ for name in PROFILE_FIGURES:
         name:
             f"latency_{name}"
         input:
-            profile_files,
+            rows=profile_files,
+            plotted=PUBLISHED,
         output:
             pdf=f"figures/{{place}}/wg_kv/{name}.pdf",
             png=report(
@@ -104,6 +105,7 @@ for name in PROFILE_FIGURES:
         params:
             name=name,
             profile=PROFILE,
+            published=published_values,
             code=PROFILE_DRAWING,
         script:
             "../scripts/latency_figure.py"
@@ -178,7 +180,8 @@ for name in SCORING_TABLES:
 
 rule latency_goals:
     input:
-        goal_files,
+        rows=goal_files,
+        plotted=PUBLISHED,
     output:
         goals="results/{place}/goals.csv",
         provenance="results/{place}/goals.csv.json",
@@ -188,6 +191,7 @@ rule latency_goals:
         "../../envs/conda.yaml"
     params:
         profile=PROFILE,
+        published=published_values,
         code=PROFILE_DRAWING,
     script:
         "../scripts/latency_goals.py"

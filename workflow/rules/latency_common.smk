@@ -2,6 +2,7 @@
 import re
 
 from kvrepro.profiling import run as profiling
+from kvrepro.profiling import published as latency_published
 from kvrepro.profiling import scoring
 from kvrepro.profiling.settings import METHODS, PROTOCOLS, end_to_end
 from kvrepro.profiling.settings import load as load_profile
@@ -10,6 +11,7 @@ from kvrepro.products import PROFILE_FIGURES, SCORING_TABLES
 PROFILE = "h200"
 PROFILE_SETTINGS = load_profile(PROFILE)
 PROFILE_MODELS = list(PROFILE_SETTINGS.profile.models)
+PUBLISHED = str(latency_published.FILE)
 PROFILE_COMMAND = "snakemake --cores all latency"
 PROFILE_ROOT = f"results/{PROFILE}/profile"
 PROFILE_JOBS = {job.file.removesuffix(".parquet"): job for job in profiling.jobs_of(PROFILE_SETTINGS)}
@@ -32,6 +34,11 @@ PROFILED = {place: made_at(place) for place in PLACES if made_at(place)}
 SCORING = "benchmarks/bench_scoring.csv"
 SCORING_SETTINGS = scoring.load()
 SCORED = [place for place in PLACES if Path(f"results/{place}/{SCORING}").exists()]
+
+
+def published_values(wildcards):
+    """What the paper says of latency and memory, which figures and goals show beside ours."""
+    return dict(PROFILE_SETTINGS.published)
 
 
 def profile_settings(wildcards=None):

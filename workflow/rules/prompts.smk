@@ -39,7 +39,6 @@ rule helmet_data:
     conda:
         "../../envs/conda.yaml"
     params:
-        files=DOWNLOADS,
-        folder="data/HELMET",
+        files={f"data/HELMET/{name}": source for name, source in DOWNLOADS.items()},
     script:
         "../scripts/download.py"

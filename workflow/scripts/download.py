@@ -4,4 +4,4 @@ from kvrepro.downloads import fetch
 from kvrepro.script import job
 
 with job(snakemake):
-    fetch(snakemake.params.files, snakemake.params.folder)
+    fetch(snakemake.params.files)

@@ -8,5 +8,5 @@ from kvrepro.script import job
 
 with job(snakemake):
     make = PROFILE_FIGURES[snakemake.params.name].make
-    figure = make(read_rows(snakemake.input), load(snakemake.params.profile))
+    figure = make(read_rows(snakemake.input.rows), load(snakemake.params.profile))
     style.save(figure, snakemake.output.pdf, snakemake.output.png)

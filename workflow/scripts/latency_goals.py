@@ -10,7 +10,7 @@ from kvrepro.tables.goals import goals
 from kvrepro.tables.scoring import scoring_goals
 
 with job(snakemake) as run:
-    rows = read_rows(snakemake.input)
+    rows = read_rows(snakemake.input.rows)
     found = [goals(rows, load(snakemake.params.profile)), scoring_goals(rows, scoring.load())]
-    about = run.provenance(inputs=checksums(snakemake.input))
+    about = run.provenance(inputs=checksums(snakemake.input.rows))
     write_table(pd.concat(found, ignore_index=True), snakemake.output.goals, about)

@@ -71,7 +71,7 @@ def figure_1(rows: pd.DataFrame, settings: Settings) -> Figure:
         _ticks(axes, panel, lengths)
     _legend(figure, PANELS, bool(len(published)))
     figure.suptitle(f"{model}, full attention, {PROTOCOL_NAMES['paper']}", fontsize=7.5)
-    caption(figure, _note(found, len(published)), PAGE)
+    caption(figure, _note(found, len(published), stars=False), PAGE)
     return figure
 
 
@@ -123,6 +123,7 @@ def sweeps(rows: pd.DataFrame, settings: Settings) -> Figure:
     panels[2].set_xlabel("batch")
     panels[2].set_ylabel("decode step (ms)")
     panels[2].set_xscale("log", base=2)
+    panels[2].set_ylim(bottom=0)
     if len(batch):
         panels[2].legend(fontsize=5, loc="center left", bbox_to_anchor=(1, 0.5))
     every = pd.concat([of_whole_model(rows, f"profile_{name}") for name in ("sparsity", "window", "batch")])
@@ -154,7 +155,7 @@ def _end_to_end_figure(rows: pd.DataFrame, settings: Settings, model: str) -> Fi
             axes.set_title(f"{panel.title}, {PROTOCOL_NAMES[protocol]}", fontsize=6.5)
     _legend(figure, PANELS, bool(len(published)))
     figure.suptitle(f"{model}, one context; left bars full attention, right bars WG-KV", fontsize=7.5)
-    caption(figure, _text_of(settings, model) + _note(found, len(published)), PAGE)
+    caption(figure, _text_of(settings, model) + _note(found, len(published), stars=True), PAGE)
     return figure
 
 
@@ -271,12 +272,15 @@ def _text_of(settings: Settings, model: str) -> str:
     return f"The paper's text ({said['place']}, {ends}): prefill {prefill}×, decode {decode}×, memory −{memory} %. "
 
 
-def _note(found: pd.DataFrame, published: int) -> str:
+def _note(found: pd.DataFrame, published: int, stars: bool) -> str:
     scaled = found[~found["whole"]]
     parts = [SETUP]
     if len(scaled):
-        counts = sorted({f"{r.layers_timed} of {r.layers}" for r in scaled.itertuples()})
-        parts.append(f"Hatched bars, and ratios with a star: scaled up from {', '.join(counts)} layers.")
+        fewest, most, of = scaled["layers_timed"].min(), scaled["layers_timed"].max(), scaled["layers"].max()
+        timed = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        parts.append(
+            f"Hatched bars{', and ratios with a star' if stars else ''}: scaled up from {timed} of {of} layers."
+        )
     failed = found[(found["reason"] != "") & found["value"].isna()]
     if len(failed):
         parts.append("OOM: ran out of memory.")

@@ -15,8 +15,6 @@ from torch import nn
 from kvrepro.profiling.fused import matvec, rotary_split, silu_mul
 from kvrepro.profiling.settings import Shape
 
-FEW_ROWS = 2  # up to here reading each weight once a row beats a matrix product
-
 
 @dataclass(frozen=True)
 class Layer:
@@ -86,7 +84,9 @@ class Lean:
         self.shape, self.weights, self.arm, self.layers, self.chunk = shape, weights, arm, layers, chunk
 
     def _product(self, x, weight, norm=None, residual=None, glu=False):
-        if len(x) <= FEW_ROWS:
+        if (
+            len(x) == 1
+        ):  # which reads each weight once a row; a matrix product of two rows takes little more than of one
             return matvec(x, weight, norm, self.weights.eps, residual, glu)
         if norm is not None:
             x = F.rms_norm(x, x.shape[-1:], norm, self.weights.eps)

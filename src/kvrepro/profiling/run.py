@@ -128,7 +128,8 @@ def _run(settings: Settings, jobs: list[Job], options: argparse.Namespace) -> No
         print(f"{time.monotonic() - started:6.0f} s  {path.name}: {_line(rows)}", flush=True)
 
     if options.kernels and not (options.out / KERNELS).exists():
-        save(profile_kernels(settings, bench), options.out / KERNELS, time.monotonic())
+        began = time.monotonic()
+        save(profile_kernels(settings, bench), options.out / KERNELS, began)
     for job in jobs:
         left = options.budget - (time.monotonic() - started) - MARGIN
         path, shape = options.out / job.file, settings.shapes[job.model]

@@ -69,7 +69,7 @@ def ratios(rows: pd.DataFrame) -> pd.DataFrame:
     timed = found.pivot_table(index=index, columns="method", values="timed", aggfunc="first")
     wide["ratio"] = wide["full"] / wide["wg_kv"]
     wide["layers"] = [
-        " / ".join(str(timed.loc[key].get(m, "–")) for m in ("full", "wg_kv")) if key in timed.index else "–"
+        " / ".join(timed.loc[key].reindex(["full", "wg_kv"]).fillna("–")) if key in timed.index else "–"
         for key in wide.index
     ]
     there = found.set_index(index).index.unique()

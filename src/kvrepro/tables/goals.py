@@ -221,6 +221,6 @@ def ratio_table(rows: pd.DataFrame, settings: Settings) -> tuple[pd.DataFrame, s
         lines.append([place, row.protocol, row.component, *numbers, number(row.ratio, 2), row.layers])
     note = (
         "Random weights, random admission of exact sparsity. Times of fewer layers than the model has are scaled up to "
-        "all of them here; the rows hold what was measured. A dash: out of memory, or not run."
+        "all of them here; the rows hold what was measured. A dash: out of memory, not run, or no such part."
     )
     return frame, str(Table("Latency and memory, full attention and WG-KV", header, lines, note))
