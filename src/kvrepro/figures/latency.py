@@ -130,8 +130,8 @@ def sweeps(rows: pd.DataFrame, settings: Settings) -> Figure:
     if every.empty:
         raise InputError("there are no rows of the sweeps; run the target latency.")
     figure.suptitle(f"{every['model'].iloc[0]}, {PROTOCOL_NAMES['strongest_baseline']}", fontsize=7.5)
-    scaled = sorted({f"{r.layers_timed} of {r.layers}" for r in every[~every["whole"]].itertuples()})
-    text = f"{SETUP} " + (f"Prefill is scaled up from {', '.join(scaled)} layers." if scaled else "")
+    scaled = every[~every["whole"]]
+    text = f"{SETUP} " + (f"Prefill is scaled up from {_timed(scaled)} layers." if len(scaled) else "")
     caption(figure, text, PAGE)
     return figure
 
@@ -272,14 +272,18 @@ def _text_of(settings: Settings, model: str) -> str:
     return f"The paper's text ({said['place']}, {ends}): prefill {prefill}×, decode {decode}×, memory −{memory} %. "
 
 
+def _timed(scaled: pd.DataFrame) -> str:
+    """How many layers were timed of those that a model has."""
+    fewest, most = scaled["layers_timed"].min(), scaled["layers_timed"].max()
+    return f"{fewest if fewest == most else f'{fewest} to {most}'} of {scaled['layers'].max()}"
+
+
 def _note(found: pd.DataFrame, published: int, stars: bool) -> str:
     scaled = found[~found["whole"]]
     parts = [SETUP]
     if len(scaled):
-        fewest, most, of = scaled["layers_timed"].min(), scaled["layers_timed"].max(), scaled["layers"].max()
-        timed = f"{fewest}" if fewest == most else f"{fewest} to {most}"
         parts.append(
-            f"Hatched bars{', and ratios with a star' if stars else ''}: scaled up from {timed} of {of} layers."
+            f"Hatched bars{', and ratios with a star' if stars else ''}: scaled up from {_timed(scaled)} layers."
         )
     failed = found[(found["reason"] != "") & found["value"].isna()]
     if len(failed):
