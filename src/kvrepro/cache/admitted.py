@@ -144,10 +144,11 @@ class AdmittedLayer(RaggedLayer):
         """The mask of §4.2 over what :meth:`update` handed out, and the positions of that."""
         positions, admitted = self._handed
         places = positions.masked_fill(positions == EMPTY, self.seen).int()  # an empty slot is as one yet to come
-        if (places == places[:1, :1]).all():  # a first prefill: one age matrix serves all rows and heads
-            places = places[:1, :1]
-        if (admitted == admitted[:, :1]).all():
-            admitted = admitted[:, :1]
+        if not places.is_cuda:  # where this would be waited for, and a kernel prefills
+            if (places == places[:1, :1]).all():  # a first prefill: one age matrix serves all rows and heads
+                places = places[:1, :1]
+            if (admitted == admitted[:, :1]).all():
+                admitted = admitted[:, :1]
         now = torch.arange(self.seen - t, self.seen, device=self.device, dtype=torch.int32)[:, None]
         age = now - places[:, :, None]
         reach = self._windows[..., None] + (now % self.blocks[..., None] if t > 1 else 0)

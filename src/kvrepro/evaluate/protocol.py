@@ -327,45 +327,54 @@ def _children(lm: LoadedModel, parent: Prefill, prompt: Prompt, example: Example
     """Fork the plans' children."""
     children = fork(lm, parent, [masks for _, masks in plans])
     entries, size = entries_held(children.attention).flatten(1).sum(1).tolist(), bytes_held(children.attention).tolist()
-    asked = [
-        Asked(arm, entries[row], size[row], _failed_checks(children, row, parent, arm.kept))
-        for row, (arm, _) in enumerate(plans)
-    ]
+    failed = _failed_checks(children, parent, [arm.kept for arm, _ in plans], entries)
+    asked = [Asked(arm, entries[row], size[row], failed[row]) for row, (arm, _) in enumerate(plans)]
     return Sitting(children, asked, prompt, example)
 
 
-def _failed_checks(children: Session, row: int, parent: Prefill, kept: float | None) -> set[str]:
-    """What is wrong with a child, judged from its own tensors and GateSight §2, not from how it was made.
+def _failed_checks(
+    children: Session, parent: Prefill, kept: Sequence[float | None], entries: Sequence[int]
+) -> list[set[str]]:
+    """What is wrong with each child, judged from its own tensors and GateSight §2, not from how it was made.
 
-    ``budget``: the entries of the whole model, all of them where there is no kept fraction; ``protected``: the
+    ``budget``: the ``entries`` of the whole model, all of them where there is no kept fraction; ``protected``: the
     instruction prefix stands first in every head; ``compaction``: no head's tensors have room for more than the fullest
     of the batch, so nothing is only hidden; ``blocks``: the heads of a layer with an index hold the same entries, in
-    whole blocks, and the index counts as many (Appendix H).
+    whole blocks, and the index counts as many (Appendix H). All rows are judged at once: a GPU is waited for rarely.
     """
     n, prefix, layers, g = parent.n, parent.protected, children.attention, parent.geometry
-    failed = set()
-    caches = len(layers) * g.kv_heads
-    budget = n if kept is None else prefix + round(kept * (n - prefix))
-    if g.index and budget < n:
-        budget = min(g.block * math.floor(budget / g.block + 0.5), n - n % g.block)
-    if g.index and any(_not_in_blocks(layer, row, n, g.block) for layer in layers):
-        failed.add("blocks")
-    if int(entries_held(layers)[row].sum()) != caches * budget:
-        failed.add("budget")
-    start = torch.arange(prefix, device=layers[0].positions.device)
-    if any(not torch.equal(head[:prefix], start) for layer in layers for head in layer.positions[row]):
-        failed.add("protected")
-    return failed | _not_compact(layers)
+    found = {"protected": ~torch.stack([_starts_with(layer, prefix) for layer in layers]).all(0)}
+    if g.index:
+        found["blocks"] = torch.stack([_not_in_blocks(layer, n, g.block) for layer in layers]).any(0)
+    common, failed = _not_compact(layers), []
+    for row, bad in enumerate(torch.stack(list(found.values()), dim=1).tolist()):
+        failed.append(common | {name for name, wrong in zip(found, bad, strict=True) if wrong})
+        budget = n if kept[row] is None else prefix + round(kept[row] * (n - prefix))
+        if g.index and budget < n:
+            budget = min(g.block * math.floor(budget / g.block + 0.5), n - n % g.block)
+        if entries[row] != len(layers) * g.kv_heads * budget:
+            failed[row].add("budget")
+    return failed
 
 
-def _not_in_blocks(layer: RaggedLayer, row: int, n: int, block: int) -> bool:
-    positions, count = layer.positions[row], int(layer.entries()[row, 0])
-    whole = count % block == 0 or count == n
-    return not whole or int(layer.block_index.count[row]) != count or not (positions == positions[:1]).all()
+def _starts_with(layer: RaggedLayer, prefix: int) -> torch.Tensor:
+    """Rows in which every head's first entries are those of the prefix: ``[rows]`` bool."""
+    first = layer.positions[:, :, :prefix]
+    if first.shape[2] < prefix:
+        return torch.zeros(len(first), dtype=torch.bool, device=first.device)
+    return (first == torch.arange(prefix, device=first.device)).flatten(1).all(1)
 
 
-def _not_compact(layers) -> set[str]:
-    hidden = any(layer.keys.shape[2] > (most := int(layer.entries().max())) or _idle(layer, most) for layer in layers)
+def _not_in_blocks(layer: RaggedLayer, n: int, block: int) -> torch.Tensor:
+    """Rows whose heads differ, or hold a part of a block, or that the index counts otherwise: ``[rows]`` bool."""
+    positions, count = layer.positions, layer.entries()[:, 0]
+    whole = (count % block == 0) | (count == n)
+    return ~whole | (layer.block_index.count != count) | (positions != positions[:, :1]).flatten(1).any(1)
+
+
+def _not_compact(layers: Sequence[RaggedLayer]) -> set[str]:
+    most = torch.stack([layer.entries().max() for layer in layers]).tolist()
+    hidden = any(layer.keys.shape[2] > held or _idle(layer, held) for layer, held in zip(layers, most, strict=True))
     return {"compaction"} if hidden else set()
 
 
@@ -405,36 +414,34 @@ def _admitted(
         take_rows(lm, cache, rows)
     session, policies = Session(cache, lm.geometry, bounds), [own[number] for number in rows]
     entries, size = entries_held(session.attention), bytes_held(session.attention).tolist()
-    asked = [
-        Asked(arm, int(entries[row].sum()), size[row], _failed_admission(session, row, policy, n))
-        for row, (arm, policy) in enumerate(zip(arms, policies, strict=True))
-    ]
+    total, failed = entries.flatten(1).sum(1).tolist(), _failed_admission(session, policies, entries.cpu(), n)
+    asked = [Asked(arm, total[row], size[row], failed[row]) for row, arm in enumerate(arms)]
     return Sitting(session, asked, prompt, example)
 
 
-def _failed_admission(session: Session, row: int, policy: Policy, n: int) -> set[str]:
-    """What is wrong with an admitted cache after its context.
+def _failed_admission(session: Session, policies: Sequence[Policy], entries: torch.Tensor, n: int) -> list[set[str]]:
+    """What is wrong with each row of an admitted cache after its context.
 
     ``admission``: a head holds other positions than the local window and those that were admitted; ``budget``: it holds
     another number than the policy says; ``compaction``: as of a child. Where there is a limit a head may hold fewer,
-    though not of the youngest tokens that the limit observes.
+    though not of the youngest tokens that the limit observes. Judged on the CPU, so that a GPU is waited for rarely.
     """
-    layers, failed = session.attention, set()
-    limit = session.bounds.limits[row] if session.bounds else None
-    for layer in layers:
-        local = torch.arange(n, device=layer.positions.device) >= n - policy.window
-        wanted = torch.cat(layer.decisions, -1)[row] | local
-        for held, want in zip(layer.positions[row], wanted, strict=True):
-            found, want = held[held != EMPTY], want.nonzero()[:, 0]
-            if limit is not None:
-                missing = want[~torch.isin(want, found)]
-                want = want[torch.isin(want, found) | (want >= n - limit.window)]
-                if len(missing) and not session.bounds.evictions[row]:
-                    failed.add("admission")
-            if not torch.equal(found, want):
-                failed.add("admission")
-    if limit is not None:
-        return failed | _not_compact(layers)
-    if policy.entries is not None and (entries_held(layers)[row] != policy.entries).any():
-        failed.add("budget")
-    return failed | _not_compact(layers)
+    layers, bounds, age = session.attention, session.bounds, torch.arange(n, 0, -1)
+    found = [(layer.positions.cpu(), torch.cat(layer.decisions, -1).cpu()) for layer in layers]
+    common, failed = _not_compact(layers), []
+    for row, policy in enumerate(policies):
+        limit, bad = bounds.limits[row] if bounds else None, set(common)
+        for positions, decided in found:
+            for held, want in zip(positions[row], decided[row] | (age <= policy.window), strict=True):
+                held, want = held[held != EMPTY], want.nonzero()[:, 0]
+                if limit is not None:
+                    there = torch.isin(want, held)
+                    if not there.all() and not bounds.evictions[row]:
+                        bad.add("admission")
+                    want = want[there | (want >= n - limit.window)]
+                if not torch.equal(held, want):
+                    bad.add("admission")
+        if limit is None and policy.entries is not None and (entries[row] != policy.entries).any():
+            bad.add("budget")
+        failed.append(bad)
+    return failed
