@@ -3,10 +3,12 @@
 import pandas as pd
 import pytest
 
+from kvrepro.kernels.common import INTERPRETED
 from kvrepro.profiling import bench_eager
 from kvrepro.profiling.settings import load
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="the tiny profile is of a CPU, where kernels are interpreted")
 def test_a_step_is_split_for_both_methods(monkeypatch):
     monkeypatch.setattr(bench_eager, "WARM", 1)
     found = pd.DataFrame(bench_eager.rows(load("tiny"), 24, steps=1))

@@ -2,12 +2,12 @@
 
 One prefill of a context serves all arms without admission: their children are evicted to any kept fraction or whole.
 Arms with admission or bounding prefill under their own policies, several as one batch, and arms that admit the same
-once. As many examples as memory has room for then decode together, arms that select apart from the others, whose steps
-a GPU can replay. Each answer carries its checks: entries held equal the budget or what was admitted, the prefix is
-protected, the rest is gone, a bounded cache never held more than its limit, no token read more than its selection's
-budget, the model was given the positions after the context, bytes held, hashes of what was asked, and at kept fraction
-1.0 the dense tokens. Beside them stand the most entries that a cache held up to the end of the answer, and how often it
-was evicted from.
+once. As many examples as memory has room for then decode together, arms that select apart from the others; where caches
+are not bounded a GPU replays the steps. Each answer carries its checks: entries held equal the budget or what was
+admitted, the prefix is protected, the rest is gone, a bounded cache never held more than its limit, no token read more
+than its selection's budget, the model was given the positions after the context, bytes held, hashes of what was asked,
+and at kept fraction 1.0 the dense tokens. Beside them stand the most entries that a cache held up to the end of the
+answer, and how often it was evicted from.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def _ask(lm: LoadedModel, sittings: Sequence[Sitting], keys_pre_rope: dict) -> N
         layers = {i: cache.layers[i] for i in lm.geometry.attention_layers}
         reading = Reading(layers, selections)
         bounds = Bounds.joined([(len(each.asked), each.session.bounds) for each in now], list(layers.values()))
-        answers = decode(lm, cache, questions, steady=not any(selections) and bounds is None, bounds=bounds)
+        answers = decode(lm, cache, questions, steady=bounds is None, bounds=bounds)
         starts = [len(sitting.prompt.prefix) for sitting in now for _ in sitting.asked]
         fed = [len(sitting.prompt.questions[number]) for sitting in now for _ in sitting.asked]
         _note_held(asked, answers, starts, fed, list(layers.values()), bounds)

@@ -41,5 +41,6 @@ class Selection(ABC):
     def select(self, layer: int, query: torch.Tensor, cache: Held) -> torch.Tensor:
         """Entries to read, ``[batch, kv_heads, entries]`` bool, at most ``budget`` a head.
 
-        layer counts over all layers of the model; query ``[batch, query_heads, head_dim]`` after RoPE.
+        layer counts over all layers of the model; query ``[batch, query_heads, head_dim]`` after RoPE. A GPU replays a
+        decoding step, so what a method remembers between tokens must be in tensors that it changes in place.
         """

@@ -39,7 +39,9 @@ class Quest(Selection):
         youngest = cache.positions.amax(-1, keepdim=True)
         paged = held & (cache.positions <= youngest - self.local)
         counts = paged.sum(-1, keepdim=True)
-        pages = -(-int(counts.max()) // self.page)
+        # a GPU would be waited for: there all slots count, and pages without an entry are the last to be chosen
+        most = cache.keys.shape[2] if counts.is_cuda else int(counts.max())
+        pages = -(-most // self.page)
         room = (self.budget - self.local) // self.page
         if pages <= room:
             return held
