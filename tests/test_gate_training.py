@@ -402,12 +402,21 @@ def test_recipe_files_that_cannot_be_used(tmp_path):
         HeadRecipe.read(path)
 
 
-def test_the_benchmark_checks_and_times_both_arms(capsys):
+def test_the_benchmark_checks_and_times_all_arms(capsys):
     relative = bench.errors("cpu", torch.float32, 70, (4, 2), 16, 9)
     assert set(relative) == {"output", "query", "key", "value", "gate"} and max(relative.values()) < 1e-5
     small = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
     lm = bench.model(bench.SMOLLM2 | small | {"num_attention_heads": 4, "num_key_value_heads": 2}, "cpu", torch.float32)
-    without, with_ = bench.bench(lm, [(64, 2)], window=8, repeats=1)
+    without, flex, with_ = bench.bench(lm, [(64, 2)], window=8, repeats=1)
     assert without["overhead"] == 0 and with_["overhead"] == pytest.approx(with_["seconds"] / without["seconds"] - 1)
+    assert with_["overhead_flex"] == pytest.approx(with_["seconds"] / flex["seconds"] - 1) and not flex["overhead_flex"]
     assert with_["tokens_per_second"] == pytest.approx(128 / with_["seconds"])
     assert "what=with_gates" in capsys.readouterr().out
+
+
+def test_the_benchmark_without_gates_is_the_same_attention_twice(tiny_dense, tokens):
+    with torch.no_grad():
+        plain = decoder(tiny_dense.model)(tokens[None], use_cache=False).last_hidden_state
+        with gated(tiny_dense, bench.Causal()):
+            again = decoder(tiny_dense.model)(tokens[None], use_cache=False).last_hidden_state
+    torch.testing.assert_close(again, plain, atol=1e-4, rtol=1e-4)

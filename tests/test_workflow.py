@@ -191,6 +191,7 @@ OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
 OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
 OF_REASONING = {"wg_kv_figure_10": 1, "wg_kv_figure_16": 1}
+SWEEPS = {"write_gates_of_lambda": 2 + 5, "write_gates_of_model": 2}  # with a local cache and without
 OF_WRITE_GATES = {f"wg_kv_figure_{n}": 1 for n in (7, "7_ruler", 9, "9_ruler", 11, 12)} | OF_REASONING
 OF_PATTERNS = {"pattern_rows": 1, "wg_kv_figure_2b": 1, "wg_kv_figure_3": 1, "wg_kv_figure_13": 1, "wg_kv_table_1": 1}
 OF_ACCURACY = {
@@ -329,18 +330,26 @@ def test_write_gates_are_trained_where_the_tier_names_their_method(run):
     evaluated = {"unpruned_accuracy": 1, "table_ruler": 1, "table_ruler_tasks": 1, "claims_of_tier": 1}
     evaluated |= {"benchmark_accuracy": 4, "table_helmet_tasks": 1}
     edit(run, write_gates={"recipe": {"steps": 3}})  # the rows that heads are identified on have this recipe, too
-    both = {"write_gates_of_model": 1, "write_gates_without_local_cache": 1, "head_profile_of_model": 1}
-    assert planned(run) == both | evaluated | OF_WRITE_GATES | OF_PATTERNS
+    assert planned(run) == SWEEPS | {"head_profile_of_model": 1} | evaluated | OF_WRITE_GATES | OF_PATTERNS
     path = run / "config/tiers/test.yaml"
     tier = yaml.safe_load(path.read_text()) | {"write_gates": {"recipe": {}, "head_profile": {"steps": 2}}}
     gated = ("wg_kv", "duo_attention", "wg_kv+quest", "wg_kv+snapkv")
     tier["experiments"]["wg_kv"]["methods"] |= dict.fromkeys(gated)
     path.write_text(yaml.safe_dump(tier))
-    gates = {"write_gates_of_model": 1} | OF_PATTERNS
+    gates = {"write_gates_of_lambda": 7, "write_gates_of_model": 1} | OF_PATTERNS
     assert planned(run) == {"wg_kv_figure_9": 1, "wg_kv_figure_9_ruler": 1} | gates | evaluated | OF_REASONING
     tier["experiments"]["wg_kv"]["methods"]["snapkv"] = None
     path.write_text(yaml.safe_dump(tier))
     assert not set(OF_REASONING) & set(planned(run))  # figures of a limit, without a method that keeps one
+
+
+def test_a_lambda_more_trains_its_gates_alone(run):
+    edit(run, write_gates={"recipe": {"lambdas": [0.08, 0.16, 0.64]}})
+    found = planned(run)
+    assert (found["write_gates_of_lambda"], found["write_gates_of_model"]) == (1, 1)
+    recipe = run / "config/write_gates/lab-dense.yaml"
+    recipe.write_text(recipe.read_text().replace("window: 32\nexpansion: 1.5", "window: 32\nexpansion: 2"))
+    assert planned(run)["write_gates_of_lambda"] == 3 + 5, "and a key of the recipe trains all"
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
@@ -356,8 +365,7 @@ def test_dates_start_nothing_and_content_does(run):
     content[-1] ^= 1
     shard.write_bytes(content)
     assert planned(run) == {
-        "write_gates_of_model": 1,
-        "write_gates_without_local_cache": 1,
+        **SWEEPS,
         "head_profile_of_model": 1,
         "benchmark_accuracy": 4,
         "unpruned_accuracy": 1,
@@ -584,15 +592,28 @@ def test_scripts_from_prompts_to_claims(script, site):
 
     recipe, dense = "config/write_gates/lab-dense.yaml", {"model": "lab-dense"}
     gates = config["write_gates"]
-    learned = "results/test/write_gates/lab-dense.parquet"
-    made = Named(gates="write_gates", rows=learned, provenance=f"{learned}.json")
-    Path(learned).parent.mkdir(parents=True)  # as Snakemake does
-    script("write_gates", Named(recipe=recipe), made, {"over": gates["recipe"]}, **dense)
-    no_local = "results/test/no_local_cache/lab-dense.parquet"
-    Path(no_local).parent.mkdir(parents=True)
-    over = {"over": gates["recipe"] | gates["no_local_cache"] | {"lambdas": [0.64]}}
-    without = Named(gates="no_local_cache", rows=no_local, provenance=f"{no_local}.json")
-    script("write_gates", Named(recipe=recipe), without, over, **dense)
+    for sweep, over, wanted in (
+        ("write_gates", gates["recipe"], [0.08, 0.64]),
+        ("no_local_cache", gates["recipe"] | gates["no_local_cache"] | {"lambdas": [0.64]}, [0.64]),
+    ):
+        settings, lambdas = kvrepro.config.gate_recipe("lab-dense", over)
+        assert lambdas == wanted
+        parts = [Path(f"results/test/{sweep}/lab-dense/{trade_off}") for trade_off in lambdas]
+        parts[0].parent.mkdir(parents=True)  # as Snakemake does
+        row_files = [f"{part}.parquet" for part in parts]
+        provenance = [f"{path}.json" for path in row_files]
+        files = [f"{part}.safetensors" for part in parts]
+        for part, gate, row, about in zip(parts, files, row_files, provenance, strict=True):
+            made = Named(gates=gate, rows=row, provenance=about)
+            script("write_gates", Named(), made, {"recipe": settings}, trade_off=part.name, **dense)
+        learned = f"results/test/{sweep}/lab-dense.parquet"
+        made = Named(gates=sweep, rows=learned, provenance=f"{learned}.json")
+        script("join_write_gates", Named(gates=files, rows=row_files, provenance=provenance), made, {}, **dense)
+        about, part = (json.loads(Path(path).read_text()) for path in (f"{learned}.json", provenance[0]))
+        assert all(about[key] == part[key] for key in ("hardware", "weights")) and set(about["inputs"]) == set(
+            row_files
+        )
+    learned, no_local = (f"results/test/{sweep}/lab-dense.parquet" for sweep in ("write_gates", "no_local_cache"))
     found = read_rows(learned)
     lambdas = {json.loads(options)["lambda"] for options in found["options"]}
     assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * (2 * 2 * 2 + 2)

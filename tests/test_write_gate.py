@@ -13,7 +13,7 @@ from kvrepro.kernels import gate_gradient as gradient
 from kvrepro.kernels.write_gate import GateWeights, write_gate_reference
 from kvrepro.models.attention import NAME
 from kvrepro.models.capture import decoder, decoder_layers
-from kvrepro.models.gate import WriteGates, initial, load_gates, save_gates
+from kvrepro.models.gate import WriteGates, initial, join_gates, load_gates, save_gates
 from kvrepro.models.gated_attention import (
     Gating,
     distant_bias,
@@ -125,7 +125,8 @@ def test_blocks_of_rows_change_nothing():
 
 
 @pytest.mark.parametrize(
-    ("n", "d", "window", "heads"), [(70, 16, 9, (4, 2)), (130, 24, 64, (2, 2)), (65, 16, 80, (1, 1))]
+    ("n", "d", "window", "heads"),
+    [(70, 16, 9, (4, 2)), (130, 24, 64, (2, 2)), (65, 16, 80, (1, 1)), (300, 16, 9, (2, 1))],
 )
 def test_gradient_kernel(n, d, window, heads):
     q, k, v, gates = drawn(n, d, *heads, dtype=torch.float32)
@@ -137,7 +138,9 @@ def test_gradient_kernel(n, d, window, heads):
     added = torch.where(age >= window, bias[:, :, None], 0.0).masked_fill(age < 0, float("-inf"))
     group = heads[0] // heads[1]
     scores = q @ k.repeat_interleave(group, 1).mT * d**-0.5 + added.repeat_interleave(group, 1)
-    args = (q, k, v, bias.detach(), scores.logsumexp(-1).detach(), grad, (out * grad).sum(-1).detach(), window, d**-0.5)
+    delta = gradient.row_products(out.detach(), grad)
+    torch.testing.assert_close(delta, (out * grad).sum(-1).detach(), atol=1e-5, rtol=1e-5)
+    args = (q, k, v, bias.detach(), scores.logsumexp(-1).detach(), grad, delta, window, d**-0.5)
     torch.testing.assert_close(gradient.gate_gradient_reference(*args), expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(gradient.gate_gradient(*args), expected, atol=1e-4, rtol=1e-4)
 
@@ -216,6 +219,22 @@ def test_gates_are_loaded_for_their_model_only(tiny_dense, tiny_hybrid, tmp_path
         load_gates(path, tiny_dense)
     with pytest.raises(InputError, match="is missing; train the gates"):
         load_gates(tmp_path / "none.safetensors", tiny_dense)
+
+
+def test_gates_of_several_lambdas_go_into_one_file(tiny_dense, tiny_hybrid, tmp_path):
+    sweep, paths = [gates_of(tiny_dense, seed=seed) for seed in (0, 1)], [tmp_path / "a", tmp_path / "b"]
+    sweep[1].trade_off, sweep[1].training = 0.5, {"steps": 3}
+    for gates, path in zip(sweep, paths, strict=True):
+        save_gates([gates], path)
+    join_gates(paths, tmp_path / "joined")
+    for gates in sweep:
+        again = load_gates(tmp_path / "joined", tiny_dense, gates.trade_off)
+        assert (again.window, again.training) == (gates.window, gates.training)
+        for a, b in zip(gates.layers.state_dict().values(), again.layers.state_dict().values(), strict=True):
+            assert torch.equal(a, b)
+    save_gates([gates_of(tiny_hybrid)], paths[1])
+    with pytest.raises(InputError, match="was made for another model"):
+        join_gates(paths, tmp_path / "joined")
 
 
 def test_a_window_and_a_floor_must_make_sense(tiny_dense):

@@ -160,11 +160,20 @@ def _check_lambdas(where: str, experiment: Mapping[str, Any], recipe: Mapping[st
                     _check_trained(f"{where}.{name}.admission.trade_off", chosen, model, recipe)
 
 
+def gate_recipe(model: str, over: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
+    """The recipe of a model's write gates, with the keys of ``over`` in place of its, and the lambdas, each once."""
+    path = RECIPES / f"{model}.yaml"
+    recipe = yamlfile.mapping(path, "write one after those beside it") | dict(over)
+    recipe.pop("head_profile", None)
+    if not (lambdas := recipe.pop("lambdas", [])):
+        raise InputError(f"{path}: the key lambdas is missing or empty; give at least one trade-off.")
+    return recipe, list(dict.fromkeys(map(float, lambdas)))
+
+
 def _check_trained(where: str, chosen: float | None, model: str, recipe: Mapping[str, Any]) -> None:
     """A lambda, which goes without saying where there is one, must be among those that gates of a model are trained
     for."""
-    path = RECIPES / f"{model}.yaml"
-    trained = (yamlfile.mapping(path, "write one after those beside it") | recipe).get("lambdas", [])
+    path, trained = RECIPES / f"{model}.yaml", gate_recipe(model, recipe)[1]
     if (chosen if chosen is not None or len(trained) != 1 else trained[0]) not in trained:
         raise InputError(
             f"{where}: no gates of lambda {chosen} are trained for {model}; name one of "

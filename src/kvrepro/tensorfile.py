@@ -44,6 +44,11 @@ class TensorFile:
         if self.meta.get("kind") != kind:
             raise self.fault(f"holds {self.meta.get('kind')!r}, not {kind!r}")
 
+    @property
+    def names(self) -> list[str]:
+        """The tensors' names, in the order in which they were written."""
+        return list(self._sums)
+
     def fault(self, what: str) -> InputError:
         """An InputError that names this file, ``what`` is wrong with it, and the remedy."""
         return InputError(f"{self.path} {what}; delete it and {self._remedy}.")

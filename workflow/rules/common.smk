@@ -8,7 +8,7 @@ from kvrepro import identity
 from kvrepro.analysis import published
 from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
-from kvrepro.config import command, commands, described, load
+from kvrepro.config import command, commands, described, gate_recipe, load
 from kvrepro.labels import documents
 from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
@@ -27,7 +27,8 @@ RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"],
 CORPORA = {documents.name(entry): entry for entry in config["labels"]["corpora"]}
 PATTERNS = config["patterns"]
 PATTERN_BENCHMARKS = {context["benchmark"] for context in PATTERNS["contexts"].values() if "benchmark" in context}
-LOCAL_CACHE = ("write_gates", "no_local_cache")
+RECIPE = config["write_gates"]["recipe"]
+SWEEPS = {"write_gates": RECIPE, "no_local_cache": RECIPE | config["write_gates"]["no_local_cache"]}
 GPU = int(config["device"].startswith("cuda"))
 
 # Committed results of other tiers, in the layout of results/<tier>, of which figures, tables and claims are drawn too.
@@ -47,6 +48,8 @@ wildcard_constraints:
     task="[a-z0-9_]+",
     corpus="[A-Za-z0-9._-]+",
     suffix="(-[A-Za-z0-9._-]+)?",
+    sweep="|".join(SWEEPS),
+    trade_off="[0-9.e+-]+",
 
 
 def model_files(wildcards):
@@ -192,13 +195,28 @@ def artifacts(wildcards):
     return {field: f"{RESULTS}/{field}/{wildcards.model}.safetensors" for field in fields}
 
 
+def gate_recipe_of(wildcards):
+    """How the gates of one lambda are trained; the lambdas beside it are no part of it."""
+    return gate_recipe(wildcards.model, SWEEPS[wildcards.sweep])[0]
+
+
+def files_of_lambdas(kind):
+    """The input function of what joins the files of one kind of all lambdas of a sweep."""
+
+    def files(wildcards):
+        lambdas = gate_recipe(wildcards.model, SWEEPS[wildcards.sweep])[1]
+        return [f"{RESULTS}/{wildcards.sweep}/{wildcards.model}/{trade_off:g}.{kind}" for trade_off in lambdas]
+
+    return files
+
+
 def write_gate_rows(wildcards):
     return f"results/{wildcards.where}/write_gates/{model_of(wildcards)}.parquet"
 
 
 def local_cache_rows(wildcards):
     """Validation of write gates with the recipe's window, and of those without a local cache."""
-    return [f"results/{wildcards.where}/{folder}/{model_of(wildcards)}.parquet" for folder in LOCAL_CACHE]
+    return [f"results/{wildcards.where}/{folder}/{model_of(wildcards)}.parquet" for folder in SWEEPS]
 
 
 def pattern_rows(wildcards):
@@ -303,6 +321,6 @@ def evidence_files(where):
         for paper, experiment in SETTINGS[where]["experiments"].items()
         if "write_gates" in needed(where, paper)
         for model in experiment["models"]
-        for folder in LOCAL_CACHE
+        for folder in SWEEPS
     ]
     return rows if where == HERE else [row for row in rows if Path(row).exists()]

@@ -5,7 +5,7 @@ rule pattern_rows:
     input:
         unpack(pattern_prompts),
         model=model_files,
-        gates=rules.write_gates_of_model.output.gates,
+        gates=f"{RESULTS}/write_gates/{{model}}.safetensors",
     output:
         rows=f"{RESULTS}/patterns/{{model}}.parquet",
         provenance=f"{RESULTS}/patterns/{{model}}.parquet.json",

@@ -1,54 +1,46 @@
-# Write gates of a model for every lambda of its recipe, and the heads that DuoAttention identifies. A killed training
+# Write gates of a model for every lambda of its recipe, with its window and without a local cache (a window of the token
+# itself, WG-KV Appendix G), and the heads that DuoAttention identifies. Lambdas train side by side; a killed training
 # continues from its checkpoint under build/.
+
+
+rule write_gates_of_lambda:
+    input:
+        model=model_files,
+    output:
+        gates=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.safetensors",
+        rows=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.parquet",
+        provenance=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.parquet.json",
+    log:
+        f"{LOGS}/{{sweep}}/{{model}}/{{trade_off}}.log",
+    benchmark:
+        f"{TIMINGS}/{{sweep}}/{{model}}/{{trade_off}}.tsv"
+    conda:
+        "../../envs/conda.yaml"
+    threads: config["threads"]
+    resources:
+        gpu=GPU,
+    params:
+        recipe=gate_recipe_of,
+        weights=model_weights,
+    script:
+        "../scripts/write_gates.py"
 
 
 rule write_gates_of_model:
     input:
-        model=model_files,
-        recipe="config/write_gates/{model}.yaml",
+        gates=files_of_lambdas("safetensors"),
+        rows=files_of_lambdas("parquet"),
+        provenance=files_of_lambdas("parquet.json"),
     output:
-        gates=f"{RESULTS}/write_gates/{{model}}.safetensors",
-        rows=f"{RESULTS}/write_gates/{{model}}.parquet",
-        provenance=f"{RESULTS}/write_gates/{{model}}.parquet.json",
+        gates=f"{RESULTS}/{{sweep}}/{{model}}.safetensors",
+        rows=f"{RESULTS}/{{sweep}}/{{model}}.parquet",
+        provenance=f"{RESULTS}/{{sweep}}/{{model}}.parquet.json",
     log:
-        f"{LOGS}/write_gates/{{model}}.log",
-    benchmark:
-        f"{TIMINGS}/write_gates/{{model}}.tsv"
+        f"{LOGS}/{{sweep}}/{{model}}.log",
     conda:
         "../../envs/conda.yaml"
-    threads: config["threads"]
-    resources:
-        gpu=GPU,
-    params:
-        over=config["write_gates"]["recipe"],
-        weights=model_weights,
     script:
-        "../scripts/write_gates.py"
-
-
-rule write_gates_without_local_cache:
-    # gates trained anew with a window of the token itself (WG-KV Appendix G)
-    input:
-        model=model_files,
-        recipe="config/write_gates/{model}.yaml",
-    output:
-        gates=f"{RESULTS}/no_local_cache/{{model}}.safetensors",
-        rows=f"{RESULTS}/no_local_cache/{{model}}.parquet",
-        provenance=f"{RESULTS}/no_local_cache/{{model}}.parquet.json",
-    log:
-        f"{LOGS}/no_local_cache/{{model}}.log",
-    benchmark:
-        f"{TIMINGS}/no_local_cache/{{model}}.tsv"
-    conda:
-        "../../envs/conda.yaml"
-    threads: config["threads"]
-    resources:
-        gpu=GPU,
-    params:
-        over=config["write_gates"]["recipe"] | config["write_gates"]["no_local_cache"],
-        weights=model_weights,
-    script:
-        "../scripts/write_gates.py"
+        "../scripts/join_write_gates.py"
 
 
 rule head_profile_of_model:
@@ -68,7 +60,7 @@ rule head_profile_of_model:
         gpu=GPU,
     params:
         over=config["write_gates"]["head_profile"],
-        rows=config["write_gates"]["recipe"],
+        rows=RECIPE,
         weights=model_weights,
     script:
         "../scripts/head_profile.py"

@@ -1,20 +1,20 @@
-"""Write gates of one model for every lambda of its recipe, and their losses on held-out rows."""
+"""Write gates of one model for one lambda, and their losses on held-out rows."""
 
 import shutil
 from pathlib import Path
 
 from kvrepro.script import job
 from kvrepro.training.gates.recipe import GateRecipe
-from kvrepro.training.gates.train import GATES, load_for_training, sweep
+from kvrepro.training.gates.train import GATES, ROWS, load_for_training, train_each
 
 if __name__ == "__main__":  # the processes that make rows import this file, too
     with job(snakemake) as run:
         device, tier = snakemake.config["device"], snakemake.config["tier"]
         lm = load_for_training(snakemake.wildcards.model, device)
-        recipe, lambdas = GateRecipe.read(snakemake.input.recipe, snakemake.params.over)
-        folder = Path("build/write_gates") / tier / f"{lm.name}-{recipe.identity(lm.fingerprint)}"
+        recipe, trade_off = GateRecipe.from_settings(snakemake.params.recipe), float(snakemake.wildcards.trade_off)
+        out = Path("build/write_gates") / tier / f"{lm.name}-{recipe.identity(lm.fingerprint)}"
         provenance = run.provenance(device, weights=lm.fingerprint)
-        sweep(lm, recipe, lambdas, folder, tier, provenance, workers=snakemake.threads - 1)
+        (folder,) = train_each(lm, recipe, [trade_off], out, tier, provenance, workers=snakemake.threads - 1)
         shutil.copyfile(folder / GATES, snakemake.output.gates)
-        shutil.copyfile(folder / "validation.parquet", snakemake.output.rows)
-        shutil.copyfile(folder / "validation.parquet.json", snakemake.output.provenance)
+        shutil.copyfile(folder / ROWS, snakemake.output.rows)
+        shutil.copyfile(folder / f"{ROWS}.json", snakemake.output.provenance)

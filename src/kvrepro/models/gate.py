@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,9 @@ import torch.nn.functional as F
 from kvrepro import tensorfile
 from kvrepro.errors import InputError
 from kvrepro.models.geometry import Geometry
-from kvrepro.models.loading import LoadedModel
+
+if TYPE_CHECKING:  # it imports transformers, which takes longer than to join files
+    from kvrepro.models.loading import LoadedModel
 
 EPS = 1e-6  #: of both norms, as in the published code
 KIND = "write_gates"
@@ -119,6 +121,17 @@ def save_gates(sweep: Sequence[WriteGates], path: str | Path) -> None:
         "sweep": about,
     }
     tensorfile.write(path, tensors, meta)
+
+
+def join_gates(paths: Sequence[str | Path], path: str | Path) -> None:
+    """Write what files of :func:`save_gates` hold to one; InputError when they are not all of one model."""
+    files = [tensorfile.TensorFile(part, KIND, REMEDY) for part in paths]
+    first, tensors, about = files[0].meta, {}, {}
+    for file in files:
+        file.belongs_to(first["fingerprint"], first["geometry"])
+        about |= file.meta["sweep"]
+        tensors |= {name: file.read(name) for name in file.names}
+    tensorfile.write(path, tensors, first | {"sweep": about})
 
 
 def load_gates(path: str | Path, lm: LoadedModel, trade_off: float | None = None) -> WriteGates:

@@ -6,6 +6,7 @@ CPU blocks of rows do, exactly and in the type of the inputs. Both take gradient
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ def distant_bias(gates: torch.Tensor, floor: str = "epsilon", least: float = 1e-
         raise unknown("floor", floor, FLOORS, "write_gates.floor")
     if floor == "clamp":
         return gates.clamp(min=least).log()
-    return (gates + least).log() - torch.log1p(torch.tensor(least, dtype=torch.float64)).item()
+    return (gates + least).log() - math.log1p(least)
 
 
 def gated_attention(query, key, value, bias, window: int, scale: float) -> torch.Tensor:
@@ -77,7 +78,8 @@ def _causal(b, h, i, j):
 
 
 @lru_cache(maxsize=16)
-def _block_mask(n: int, device: torch.device):
+def causal_blocks(n: int, device: torch.device):
+    """FlexAttention's mask of causal attention over ``n`` tokens."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     return create_block_mask(_causal, None, None, n, n, device=device)
@@ -118,17 +120,16 @@ class _BiasGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        from kvrepro.kernels.gate_gradient import gate_gradient
+        from kvrepro.kernels.gate_gradient import gate_gradient, row_products
 
         out, bias, query, key, value, lse = ctx.saved_tensors
-        delta = (out.float() * grad.float()).sum(-1)
-        slope = gate_gradient(query, key, value, bias, lse, grad, delta, *ctx.numbers)
+        slope = gate_gradient(query, key, value, bias, lse, grad, row_products(out, grad), *ctx.numbers)
         return grad, slope.to(bias.dtype), *[None] * 6
 
 
 def _on_gpu(query, key, value, bias, window, scale):
     group = query.shape[1] // key.shape[1]
-    mask = _block_mask(query.shape[2], query.device)
+    mask = causal_blocks(query.shape[2], query.device)
     out, lse = _compiled()(query, key, value, bias.detach(), mask, window, scale, group)
     if not bias.requires_grad:
         return out
@@ -156,11 +157,12 @@ class Gating:
 
     def bias(self, layer: int, keys_pre_rope: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """The bias of the keys of a layer, which is noted in ``seen``."""
-        function = _compiled_logits() if keys.is_cuda else gate_logits
-        gates = function(keys_pre_rope, keys, *self.gates.of_layer(layer).weights()).sigmoid()
+        function = _compiled_gates() if keys.is_cuda else _gates_and_bias
+        weights = self.gates.of_layer(layer).weights()
+        gates, bias = function(keys_pre_rope, keys, weights, self.floor, self.least)
         self.seen[layer] = gates
         if self.threshold is None:
-            return distant_bias(gates, self.floor, self.least)
+            return bias
         return torch.where(gates >= self.threshold, 0.0, float("-inf"))
 
     def attend(self, layer: int, keys_pre_rope, query, key, value, scale: float) -> torch.Tensor:
@@ -168,9 +170,14 @@ class Gating:
         return gated_attention(query, key, value, self.bias(layer, keys_pre_rope, key), self.window, scale)
 
 
+def _gates_and_bias(pre, post, weights, floor: str, least: float) -> tuple[torch.Tensor, torch.Tensor]:
+    gates = gate_logits(pre, post, *weights).sigmoid()
+    return gates, distant_bias(gates, floor, least)
+
+
 @cache
-def _compiled_logits():
-    return compiled(gate_logits)
+def _compiled_gates():
+    return compiled(_gates_and_bias)
 
 
 _active: list[Any] = []

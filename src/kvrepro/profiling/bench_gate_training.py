@@ -1,11 +1,12 @@
 """What gates cost in training: a step of gate training against the same forward and backward without gates.
 
-``python -m kvrepro.profiling.bench_gate_training --out FILE.csv``. Both steps run the frozen model once without
+``python -m kvrepro.profiling.bench_gate_training --out FILE.csv``. All steps run the frozen model once without
 gradients and once with them, and take the distillation loss back through all layers. Without gates the second forward
-is the model's own, with its fastest causal attention, and gradients go to the embeddings; with gates it is Write-Gated
-Attention, the loss on gates and the optimiser's step are added, and gradients go to the gates. Weights are random: time
-and memory do not depend on them. Before anything is timed, Write-Gated Attention and its gradients are compared with
-float64.
+is the model's own, with its fastest causal attention, or that of FlexAttention, in which Write-Gated Attention is
+written, and gradients go to the embeddings. With gates it is Write-Gated Attention, the loss on gates and the
+optimiser's step are added, and gradients go to the gates. ``overhead`` and ``peak_ratio`` are against the fastest
+attention, ``overhead_flex`` against FlexAttention. Weights are random: time and memory do not depend on them. Before
+anything is timed, Write-Gated Attention and its gradients are compared with float64.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -23,7 +26,14 @@ from kvrepro.errors import InputError, command_line
 from kvrepro.models.attention import NAME
 from kvrepro.models.capture import decoder
 from kvrepro.models.gate import WriteGates, initial
-from kvrepro.models.gated_attention import distant_bias, gated_attention, gated_attention_exact
+from kvrepro.models.gated_attention import (
+    causal_blocks,
+    compiled,
+    distant_bias,
+    gated,
+    gated_attention,
+    gated_attention_exact,
+)
 from kvrepro.models.geometry import geometry
 from kvrepro.models.loading import LoadedModel
 from kvrepro.profiling.clock import median_seconds
@@ -42,7 +52,8 @@ SMOLLM2 = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
     "tie_word_embeddings": True,
 }
-COLUMNS = ("length", "rows", "what", "seconds", "tokens_per_second", "peak_gib", "overhead", "peak_ratio")
+MEASURED = ("length", "rows", "what", "seconds", "tokens_per_second", "peak_gib")
+COLUMNS = (*MEASURED, "overhead", "overhead_flex", "peak_ratio")
 TRADE_OFF = 0.08
 LIMIT = 0.02  #: relative error of bf16 above which Write-Gated Attention counts as wrong
 
@@ -77,13 +88,35 @@ def errors(device: str, dtype: torch.dtype, n: int, heads: tuple[int, int], d: i
     }
 
 
-def without_gates(lm: LoadedModel, ids: torch.Tensor) -> None:
-    """The same forwards and backward on the plain model."""
+@cache
+def _flex():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def run(query, key, value, mask, scale: float, gqa: bool):
+        return flex_attention(query, key, value, None, mask, scale=scale, enable_gqa=gqa)
+
+    return compiled(run)
+
+
+class Causal:
+    """Causal attention of :func:`kvrepro.models.gated_attention.gated` without gates."""
+
+    def attend(self, layer: int, keys_pre_rope, query, key, value, scale: float) -> torch.Tensor:
+        """FlexAttention on a GPU, and the exact blocks of rows elsewhere."""
+        n = query.shape[2]
+        if query.is_cuda:
+            return _flex()(query, key, value, causal_blocks(n, query.device), scale, query.shape[1] != key.shape[1])
+        return gated_attention_exact(query, key, value, key.new_zeros(key.shape[:3]), n, scale)
+
+
+def without_gates(lm: LoadedModel, ids: torch.Tensor, flex: bool = False) -> None:
+    """The same forwards and backward without gates."""
     with torch.no_grad():
         target = hidden_states(lm, ids)
     embedded = lm.model.get_input_embeddings()(ids).requires_grad_()
-    found = decoder(lm.model)(inputs_embeds=embedded, use_cache=False).last_hidden_state
-    F.mse_loss(found.float(), target.float()).backward()
+    with gated(lm, Causal()) if flex else nullcontext():
+        found = decoder(lm.model)(inputs_embeds=embedded, use_cache=False).last_hidden_state
+        F.mse_loss(found.float(), target.float()).backward()
 
 
 def measure(call: Callable[[], None], device: str, repeats: int) -> tuple[float, float]:
@@ -98,7 +131,7 @@ def measure(call: Callable[[], None], device: str, repeats: int) -> tuple[float,
 
 
 def bench(lm: LoadedModel, sizes: list[tuple[int, int]], window: int, repeats: int) -> list[dict]:
-    """Rows of both arms at every (length, rows)."""
+    """Rows of the three arms at every (length, rows)."""
     device, found = str(lm.device), []
     for length, rows in sizes:
         recipe = GateRecipe(
@@ -114,12 +147,16 @@ def bench(lm: LoadedModel, sizes: list[tuple[int, int]], window: int, repeats: i
             step(lm, gates, recipe, TRADE_OFF, ids)
             optimizer.step()
 
-        base: tuple[float, float] | None = None
-        for what, call in (("without_gates", lambda ids=ids: without_gates(lm, ids)), ("with_gates", with_gates)):
-            seconds, peak = measure(call, device, repeats)
-            base = base or (seconds, peak)
-            values = length, rows, what, seconds, length * rows / seconds, peak
-            row = dict(zip(COLUMNS, (*values, seconds / base[0] - 1, peak / base[1] if base[1] else 1.0), strict=True))
+        arms = {
+            "without_gates": lambda ids=ids: without_gates(lm, ids),
+            "without_gates_flex": lambda ids=ids: without_gates(lm, ids, flex=True),
+            "with_gates": with_gates,
+        }
+        measured = {what: measure(call, device, repeats) for what, call in arms.items()}
+        (base, base_peak), (flex, _) = measured["without_gates"], measured["without_gates_flex"]
+        for what, (seconds, peak) in measured.items():
+            values = length, rows, what, seconds, length * rows / seconds, peak, seconds / base - 1, seconds / flex - 1
+            row = dict(zip(COLUMNS, (*values, peak / base_peak if base_peak else 1.0), strict=True))
             print(*(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), flush=True)
             found.append(row)
     return found

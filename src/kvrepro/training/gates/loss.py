@@ -67,5 +67,5 @@ def step(lm: LoadedModel, gates: WriteGates, recipe: GateRecipe, trade_off: floa
         distillation = F.mse_loss(hidden_states(lm, ids).float(), target.float())
         sparsity = sparsity_loss(gating.seen.values(), recipe.sparsity, recipe.window)
         (distillation + trade_off * sparsity).backward()
-    gate = torch.stack([g.detach().mean() for g in gating.seen.values()]).mean()
+    gate = torch.stack(list(gating.seen.values())).detach().mean()
     return Losses(distillation.detach(), sparsity.detach(), gate)

@@ -21,7 +21,7 @@ import torch
 
 from kvrepro import results
 from kvrepro.errors import InputError, command_line
-from kvrepro.models.gate import WriteGates, initial, load_gates, save_gates
+from kvrepro.models.gate import WriteGates, initial, join_gates, load_gates, save_gates
 from kvrepro.models.loading import LoadedModel, load
 from kvrepro.training.cost import cost_rows
 from kvrepro.training.gates import validation
@@ -30,7 +30,7 @@ from kvrepro.training.gates.loss import step
 from kvrepro.training.gates.recipe import GateRecipe
 from kvrepro.training.gates.rows import Rows
 
-GATES = "gates.safetensors"
+GATES, ROWS = "gates.safetensors", "validation.parquet"  #: files of a folder
 CURVE = ("step", "length", "distillation", "sparsity", "gate", "tokens", "seconds")
 Say = Callable[[str], None]
 
@@ -155,7 +155,7 @@ def finish(run: Run, held_out: dict[int, np.ndarray], tier: str, provenance: dic
     about = {"lambda": run.trade_off, "window": run.recipe.window, "steps": run.step, "seed": run.recipe.seed}
     where = {"paper": "wg_kv", "tier": tier, "model": run.lm.name}
     rows += cost_rows("write_gates", numbers, about, provenance["hardware"], **where)
-    results.write_rows(rows, run.folder / "validation.parquet", provenance)
+    results.write_rows(rows, run.folder / ROWS, provenance)
     found = {}
     for threshold in run.recipe.thresholds:
         of = [m for m in measured if m["threshold"] == threshold]
@@ -181,7 +181,7 @@ def complete(folder: Path, lm: LoadedModel, recipe: GateRecipe, trade_off: float
     return True
 
 
-def sweep(
+def train_each(
     lm: LoadedModel,
     recipe: GateRecipe,
     lambdas: list[float],
@@ -191,12 +191,13 @@ def sweep(
     workers: int = 0,
     max_seconds: float = math.inf,
     say: Say = print,
-) -> bool:
-    """Train the gates of every λ in turn; True when all are complete."""
+) -> list[Path]:
+    """Train the gates of every λ in turn; the folders, or none when time ran out. Other processes may train other λ in
+    the same ``out``."""
     begin = time.monotonic()
     rows = held_out = None
-    for number, trade_off in enumerate(lambdas, 1):
-        folder = out / f"{trade_off:g}"
+    folders = [out / f"{trade_off:g}" for trade_off in lambdas]
+    for number, (trade_off, folder) in enumerate(zip(lambdas, folders, strict=True), 1):
         if complete(folder, lm, recipe, trade_off):
             continue
         run = Run(lm, recipe, trade_off, folder)
@@ -209,13 +210,26 @@ def sweep(
 
         left = max_seconds - (time.monotonic() - begin)
         if left <= 0 or not train(run, rows.batches(run.step, workers), left, tell):
-            return False
+            return []
         finish(run, held_out, tier, provenance, tell)
-    folders = [out / f"{trade_off:g}" for trade_off in lambdas]
-    save_gates([load_gates(folder / GATES, lm) for folder in folders], out / GATES)
-    rows = results.read_rows(folder / "validation.parquet" for folder in folders)
-    results.write_rows(rows, out / "validation.parquet", provenance)
-    return True
+    return folders
+
+
+def sweep(
+    lm: LoadedModel,
+    recipe: GateRecipe,
+    lambdas: list[float],
+    out: Path,
+    tier: str,
+    provenance: dict[str, Any],
+    **more: Any,
+) -> bool:
+    """:func:`train_each`, and all gates and rows in one file each; True when all are complete."""
+    folders = train_each(lm, recipe, lambdas, out, tier, provenance, **more)
+    if folders:
+        join_gates([folder / GATES for folder in folders], out / GATES)
+        results.write_rows(results.read_rows(folder / ROWS for folder in folders), out / ROWS, provenance)
+    return bool(folders)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -237,7 +251,8 @@ def main(argv: list[str] | None = None) -> None:
     def say(text: str) -> None:
         print(text, flush=True)
 
-    done = sweep(lm, recipe, lambdas, args.out, args.tier, provenance, args.workers, args.max_seconds, say)
+    more = {"workers": args.workers, "max_seconds": args.max_seconds, "say": say}
+    done = sweep(lm, recipe, lambdas, args.out, args.tier, provenance, **more)
     say("complete" if done else "incomplete: run again to continue")
 
 
