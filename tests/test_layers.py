@@ -23,7 +23,7 @@ LAYERS = [
     {"methods", "labels", "benchmarks", "estimators"},
     {"training", "evaluate", "profiling", "analysis"},
     {"figures", "tables", "claims", "serving"},
-    {"config", "identity", "products", "remembered", "script", "locks"},
+    {"config", "identity", "products", "remembered", "script", "locks", "gpus"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 

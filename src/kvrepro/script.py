@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvrepro import identity, results
+from kvrepro import gpus, identity, results
 from kvrepro.errors import InputError
 from kvrepro.files import sha256_file
 
@@ -54,6 +54,7 @@ def job(snakemake: Any) -> Iterator[Run]:
     _limit_threads(snakemake.threads)
     with path.open("w", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
         try:
+            _place = gpus.place() if getattr(snakemake.resources, "gpu", 0) else None  # held until the job ends
             yield Run(snakemake.rule, dict(snakemake.params), dict(snakemake.config))
         except Exception as error:
             if isinstance(error, InputError):
