@@ -525,6 +525,7 @@ def script(site, monkeypatch):
             wildcards=SimpleNamespace(**wildcards),
             log=[f"logs/{name}.log"],
             threads=1,
+            resources=SimpleNamespace(gpu=0),
             config=call.config,
         )
         runpy.run_path(f"workflow/scripts/{name}.py", init_globals={"snakemake": given}, run_name="__main__")
