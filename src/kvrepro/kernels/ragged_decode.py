@@ -11,7 +11,7 @@ before it alone, and not for those before that one. But that one began after all
 ordinary, and otherwise does not end before they have, since its own programs wait. So no wait may be left out or come
 later, not even behind a read of lengths, which were written two grids before the second kernel. Memory that the
 allocator hands out again (parts, statistics, output) is no longer read by then. The kernel after these two is an
-ordinary launch, which waits for all of them.
+ordinary launch, which waits for all of them, or one of a library, which waits by itself.
 """
 
 from __future__ import annotations
