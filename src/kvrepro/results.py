@@ -207,7 +207,8 @@ def provenance(config: dict[str, Any], device: str = "cpu", **more: Any) -> dict
 
 def _commit() -> str:
     commit = _run("git", "rev-parse", "HEAD") or "unknown"
-    return f"{commit}+changes" if _run("git", "status", "--porcelain", "--untracked-files=no") else commit
+    sources = ("--", ":!results", ":!figures")  # committed results change while they are made again
+    return f"{commit}+changes" if _run("git", "status", "--porcelain", "--untracked-files=no", *sources) else commit
 
 
 def _run(*command: str) -> str:
