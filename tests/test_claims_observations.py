@@ -107,6 +107,14 @@ def test_heads_slow_in_nearly_all_documents_in_hardly_any_and_in_between(evidenc
     assert sum(counts.values()) == len(LIVES)
 
 
+def test_slow_heads_are_counted_over_all_documents_and_their_interval_over_those_analysed(evidence):
+    rows = evidence.rows.copy()
+    measured = (rows["experiment"] == "half_lives") & (rows["method"] == "measured")
+    rows.loc[measured, "value"] /= 100  # in the analysed documents no head is slow
+    found = ask(Evidence("lab-hybrid", rows), "slow_heads", {"threshold": 1000})
+    assert found.value == sum(x >= 1000 for x in LIVES) > 0 and found.low == found.high == 0
+
+
 def test_order_stability_is_a_percentile_of_pairs(evidence):
     values = observed.stability(evidence.rows, "write")
     found = ask(evidence, "order_stability", {"signal": "write", "percentile": 10})

@@ -91,8 +91,11 @@ def half_life(evidence: Evidence, statistic: str) -> Estimate:
 
 @_query
 def slow_heads(evidence: Evidence, threshold: float) -> Estimate:
-    """Heads whose median half-life is at least so many tokens."""
-    return evidence.read(observed.median_half_lives).map(lambda x: (x >= threshold).sum(-1))
+    """Heads whose median half-life over all documents is at least so many tokens; its interval is that of the analysed
+    documents."""
+    medians = evidence.read(observed.half_lives)["median"].to_numpy()
+    drawn = evidence.read(observed.median_half_lives).map(lambda x: (x >= threshold).sum(-1))
+    return replace(drawn, value=np.asarray((medians >= threshold).sum()))
 
 
 @_query

@@ -10,7 +10,15 @@ import pandas as pd
 from kvrepro.analysis import observed
 from kvrepro.analysis.accuracy import Accuracy, accuracy
 from kvrepro.analysis.bootstrap import Estimate
-from kvrepro.analysis.names import ABLATION, ALLOCATION_ABLATION, ALLOCATIONS, BENCHMARKS, FIVE_TASKS, METHODS
+from kvrepro.analysis.names import (
+    ABLATION,
+    ABLATION_LEAST,
+    ALLOCATION_ABLATION,
+    ALLOCATIONS,
+    BENCHMARKS,
+    FIVE_TASKS,
+    METHODS,
+)
 from kvrepro.errors import InputError
 from kvrepro.figures.style import model_title
 from kvrepro.results import REFERENCES
@@ -35,6 +43,7 @@ def table_4(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
     """Three budget rules on the same scores, over the tasks of the ablation: as :func:`table_3`. Reads the experiment
     budgets."""
     rows = _budgets(rows)
+    rows = rows[rows["budget"] >= ABLATION_LEAST]
     blocks = {name: rows[rows["task"].isin(tasks)] for name, tasks in ABLATION.items()}
     names = {name: ALLOCATIONS[name] for name in ALLOCATION_ABLATION}
     return _compared("Table 4: allocation ablation", blocks, names, lab)
