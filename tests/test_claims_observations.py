@@ -130,6 +130,18 @@ def test_the_static_correlation_is_spearmans(evidence):
     assert found.value == pytest.approx(spearmanr(lives["static"], lives["median"]).statistic)
 
 
+def test_appendix_d_is_judged_on_contexts_of_its_own_where_there_are_any(evidence):
+    own = evidence.rows[evidence.rows["experiment"] == "budgets"].assign(experiment="long_budgets")
+    own = own.assign(value=own["value"].where(own["method"] != "per_head", 0.0))
+    both = Evidence("lab-hybrid", pd.concat([evidence.rows, own], ignore_index=True))
+    at, flat = {"cell": "per_head 0.1"}, {"allocation": "flat", "kept": 0.1, "benchmark": "ruler"}
+    assert ask(evidence, "budget_cell", at).value > ask(both, "budget_cell", at).value == 0
+    assert ask(both, "budget_by_layer", {"kept": 0.1}).value == pytest.approx(rule("gate_proportional", 0.1))
+    zero = own.assign(value=0.0)
+    only = Evidence("lab-hybrid", pd.concat([evidence.rows, zero], ignore_index=True))
+    assert ask(only, "allocation_value", flat).value == pytest.approx(rule("flat", 0.1))  # Table 4 is on the others
+
+
 def test_the_lead_on_a_task_is_over_the_largest_of_the_others(evidence):
     parameters = {"a": "mlp", "b": "write_slow", "metric": "overlap@10", "documents": "ruler_8K"}
     assert ask(evidence, "length_task_lead", parameters | {"task": "niah_multikey_3"}).value == pytest.approx(10)

@@ -157,6 +157,7 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         ({"write_gates": {"recipe": {"lambdas": [0.16]}}}, ["lambda 0.64", "name one of 0.16"]),
         ({"budgets": {"tasks": {"rulr": ["vt"]}}}, ["budgets.tasks", "did you mean 'ruler'"]),
         ({"budgets": {"tasks": {"ruler": ["vtt"]}}}, ["budgets.tasks.ruler", "did you mean 'vt'"]),
+        ({"budgets": {"ruler": {"length": 100}}}, ["budgets.ruler.length", "100 must be at least 512"]),
         ({"budgets": {"tasks": {"ruler": []}}}, ["budgets.tasks.ruler", "at least 1"]),
         (
             gatesight(benchmarks=["scbench"]),

@@ -136,4 +136,7 @@ def test_appendix_d_gathers_the_gate_analyses(rows):
     assert list(costs) == pytest.approx([1, 3])
     budgets = frame[frame["analysis"] == "budgets"]
     assert len(budgets) == 5 * len(KEPT)
+    own = rows[rows["experiment"] == "budgets"].assign(experiment="long_budgets", value=0.0)
+    long = appendix_d(pd.concat([rows, own], ignore_index=True))[0]
+    assert (long.loc[long["analysis"] == "budgets", "value"] == 0).all() and len(long) == len(frame)
     assert all(title in text for title in ("## Within and across heads", "## Attention layers closed", "## Budgets"))

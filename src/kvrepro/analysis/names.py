@@ -83,6 +83,9 @@ ABLATION = {"scbench": ("kv", "qa_eng", "many_shot"), "ruler": ("cwe", "niah_mul
 ABLATION_LEAST = 0.1
 ABLATION_TASKS = tuple(task for tasks in ABLATION.values() for task in tasks)
 
+#: Budgets on RULER contexts of another length, which Appendix D has, where a tier names one.
+LONG_BUDGETS = "long_budgets"
+
 #: The RULER tasks of Table 6 and Appendix D, and those of them that stay solvable at the smallest budget there.
 FIVE_TASKS = ("niah_single_1", "niah_multikey_3", "qa_1", "cwe", "vt")
 SOLVABLE_TASKS = tuple(task for task in FIVE_TASKS if task != "niah_multikey_3")

@@ -17,6 +17,7 @@ from kvrepro.analysis.names import (
     ALLOCATIONS,
     BENCHMARKS,
     FIVE_TASKS,
+    LONG_BUDGETS,
     METHODS,
 )
 from kvrepro.errors import InputError
@@ -113,9 +114,11 @@ def _frame(found: Mapping[tuple[str, float | str], Estimate]) -> pd.DataFrame:
 def appendix_d(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
     """The gate analyses: a frame with analysis, name, budget, value, low and high, and one Markdown table an analysis.
 
-    Reads the experiments gated_ranking, closed_heads, closed_layers and budgets.
+    Reads the experiments gated_ranking, closed_heads, closed_layers, and long_budgets or, where there is none of it,
+    budgets.
     """
-    scores = _budgets(rows)
+    own = rows[rows["experiment"] == LONG_BUDGETS]
+    scores = own[own["metric"] == "score"] if len(own) else _budgets(rows)
     model = model_title(rows["model"].iloc[0], lab)
     made = [_heads(rows), _layers(rows), _rules(scores[scores["task"].isin(FIVE_TASKS)])]
     frame = pd.concat([part for part, _ in made], ignore_index=True)
