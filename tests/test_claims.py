@@ -513,7 +513,7 @@ def test_markdown_counts_verdicts_and_labels_lab_models(judged):
     counted = judged[judged["paper"] == "gatesight"]["verdict"].value_counts()
     line = next(x for x in text.splitlines() if x.startswith("| GateSight") and "| quick |" in x)
     assert [int(c) for c in line.split("|")[4:-2]] == [counted.get(v, 0) for v in verdicts.VERDICTS]
-    assert "| lab-hybrid, lab model |" in line
+    assert "| lab-hybrid, lab model |" in line and "also trained on contexts in RULER's formats" in text
     assert "direction holds on lab-hybrid" in text and "| reproduced |" in text
     assert all(f"* **{name}**: {sentence}" in text for name, sentence in verdicts.MEANING.items())
     assert "reference/lab: measured" in text and "(lab-hybrid, lab model)" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 from synthetic_observations import ATTENTION, DOCUMENTS, GDN, HEADS, KEPT, WINDOWS, life, observation_rows
 from synthetic_rows import accuracy_rows, predictor_rows
 
@@ -83,6 +84,13 @@ def test_figure_13_has_a_panel_a_task_and_a_line_a_rule(rows):
 
 def test_accuracy_figures_name_their_benchmark(accuracies):
     assert "RULER 1024" in figure_4a(accuracies).axes[0].get_title()
+    for lab in (True, False):
+        text = " ".join(t.get_text() for t in figure_4a(accuracies, lab=lab).findobj(Text)).replace("\n", " ")
+        assert ("trained on contexts in RULER's formats" in text) == lab
+        assert ("trained on contexts in RULER's formats" in table_3(accuracies, lab=lab)[1]) == lab
+    assert "end after most_new_tokens" not in table_3(accuracies)[1]
+    cut = accuracies.assign(experiment="scbench", benchmark="scbench_stand_in")
+    assert "end after most_new_tokens" in table_3(cut)[1]
     other = accuracies.assign(experiment="scbench", benchmark="scbench")
     assert figure_4a(other).axes[0].get_title().endswith("SCBench")
     assert "SCBench by task" in figure_9(other).get_suptitle()

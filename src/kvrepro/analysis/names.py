@@ -36,6 +36,12 @@ BENCHMARKS = {
 #: Tasks that titles do not call by their name.
 TASKS = {"registers": "register programs", "aime25": "AIME25"}
 
+#: What GateSight's estimators of lab models have seen, beside numbers that they give.
+LAB_LABELS = (
+    "In the tiers quick and lab, GateSight's estimators were also trained on contexts in RULER's formats; the paper's "
+    "were trained on texts alone."
+)
+
 #: Predictors as figures and tables call them, in the order of the paper's Table 5.
 PREDICTORS = {
     "random": "random",

@@ -17,6 +17,7 @@ from kvrepro.analysis.names import (
     ALLOCATIONS,
     BENCHMARKS,
     FIVE_TASKS,
+    LAB_LABELS,
     LONG_BUDGETS,
     METHODS,
 )
@@ -83,7 +84,8 @@ def _compared(
         model = model_title(part["model"].iloc[0], lab)
         header = ["kept fraction", *(f"{b:g}" for b in budgets), "mean of these"]
         on = BENCHMARKS[part["benchmark"].iloc[0] if "benchmark" in part else benchmark]
-        texts.append(str(Table(f"{title}, {on}, {model}", header, cells, note(result, block))))
+        text = f"{f'{LAB_LABELS} ' if lab else ''}{note(result, block)}"
+        texts.append(str(Table(f"{title}, {on}, {model}", header, cells, text)))
     if not frames:
         raise InputError(f"there are no rows of {' or '.join(names)}; run the target accuracy.")
     return pd.concat(frames, ignore_index=True), "\n".join(texts)
