@@ -165,8 +165,8 @@ def cut_note(rows: pd.DataFrame) -> str:
     """The sentence, with a space after it, about answers to SCBench's stand-ins, which are shorter than published."""
     cut = "benchmark" in rows and (rows["benchmark"] == "scbench_stand_in").any()
     return (
-        "Answers to SCBench's stand-ins end after most_new_tokens of the tier, 128 or fewer; the published tasks allow up "
-        "to 1,024. "
+        "Answers to SCBench's stand-ins end after most_new_tokens of the tier, 128 or fewer; the published tasks allow "
+        "up to 1,024. "
         if cut
         else ""
     )

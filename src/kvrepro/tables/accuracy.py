@@ -38,8 +38,8 @@ def note(result: Accuracy, rows: pd.DataFrame) -> str:
     pooled = ", resampled together over all tasks" if len(result.tasks) > 1 and result.units < FEW else ""
     return (
         f"Percent, {tasks} of {result.items} items, with 95 % bootstrap intervals over {result.resampled}{pooled}. A "
-        f"kept fraction is the share of the KV cache that is kept. {judged_note(rows)}{cut_note(rows)}{unanswered_note(rows)}"
-        f"{result.left_out()}"
+        f"kept fraction is the share of the KV cache that is kept. {judged_note(rows)}{cut_note(rows)}"
+        f"{unanswered_note(rows)}{result.left_out()}"
     )
 
 
