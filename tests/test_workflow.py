@@ -435,6 +435,7 @@ def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
 def test_profiles_pass_a_dry_run(run, profile):
     found = planned(run, "--config", "tier=paper", "--workflow-profile", f"workflow/profiles/{profile}", "--forceall")
     assert found["benchmark_accuracy"] == 5 * 13 + 2 * 12 + 3 * 14 + 3
+    assert found["budget_rows"] == 2 * (13 + 3 + 5) and found["ruler_8K_prompts"] == 2  # Appendix D at 8K
 
 
 def test_lab_models_are_trained_by_their_own_target(run):
@@ -604,7 +605,8 @@ def test_scripts_from_prompts_to_claims(script, site):
         ("niah_multivalue", "ablation.jsonl", gated[2]),
     ):
         inputs = Named(prompts=prompts, estimators="estimators", gates=["gates"])
-        params, where = {"number": 1, "kept": [0.2], "rows": 4}, {"benchmark": "ruler", "task": task}
+        params = {"number": 1, "kept": [0.2], "rows": 4, "scorer": "ruler", "experiment": "budgets", "closing": True}
+        where = {"benchmark": "ruler", "task": task}
         script("budget_rows", inputs, Named(rows=path), params, **where, **hybrid)
         assert read_rows(path)["ok"].all()
 
@@ -727,7 +729,7 @@ def test_scripts_from_prompts_to_claims(script, site):
         {
             "models": {"test": {paper: experiment["models"] for paper, experiment in experiments.items()}},
             "lab": ["lab-hybrid", "lab-dense"],
-            "commands": kvrepro.config.commands() | {"test": "make reproduce TIER=test"},
+            "commands": kvrepro.config.commands() | {"test": "make reproduce TIER=test", "h200": "snakemake latency"},
         },
     )
     for made in ("claims.csv", "ruler.csv"):

@@ -136,6 +136,8 @@ def check(settings: Mapping[str, Any]) -> None:
     for paper, experiment in settings["experiments"].items():
         _check_experiment(f"experiments.{paper}", experiment, settings)
     _check_budgets(settings["budgets"]["tasks"], settings)
+    if long := settings["budgets"].get("ruler"):
+        benchmark("ruler", "budgets").check(ruler | long)
     owners: dict[tuple[str, str], str] = {}
     for paper, experiment in settings["experiments"].items():
         for pair in product(experiment["models"], experiment["benchmarks"]):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import kvrepro
 from kvrepro import identity
 from kvrepro.analysis import published
+from kvrepro.analysis.names import FIVE_TASKS, LONG_BUDGETS
 from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
 from kvrepro.config import command, commands, described, gate_recipe, load
@@ -40,11 +41,20 @@ REFERENCE = {
 SETTINGS = {HERE: config} | REFERENCE
 
 
+def long_set(where):
+    """What the RULER contexts of another length, on which a tier compares budgets, are called, or None."""
+    given = SETTINGS[where]["budgets"].get("ruler")
+    return f"ruler_{given['length'] // 1024}K" if given else None
+
+
+LONG = long_set(HERE)
+
+
 wildcard_constraints:
     where="|".join(SETTINGS),
     paper="gatesight|wg_kv",
     model="[A-Za-z0-9._-]+",
-    benchmark="|".join(config["benchmarks"]),
+    benchmark="|".join([*config["benchmarks"], *([LONG] if LONG else [])]),
     task="[a-z0-9_]+",
     corpus="[A-Za-z0-9._-]+",
     suffix="(-[A-Za-z0-9._-]+)?",
@@ -130,6 +140,8 @@ def gate_files(where, model):
     """Rows of the gate analyses and of other budgets, task by task."""
     runs = {name for e in SETTINGS[where]["experiments"].values() if model in e["models"] for name in e["benchmarks"]}
     budgets = {name: tasks for name, tasks in SETTINGS[where]["budgets"]["tasks"].items() if name in runs}
+    if "ruler" in runs and (name := long_set(where)):
+        budgets[name] = FIVE_TASKS
     return [
         f"results/{where}/gates/{model}.parquet",
         *(f"results/{where}/budgets/{model}/{name}/{task}.parquet" for name in budgets for task in budgets[name]),

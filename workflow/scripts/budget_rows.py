@@ -17,7 +17,8 @@ with job(snakemake) as run:
     examples = read_prompts(given.prompts)[: params.number]
     base = {"paper": "gatesight", "tier": snakemake.config["tier"]}
     begun = run.unfinished(given)
-    asked = partial(budget_rows, lm, arms=arms, score=benchmark(snakemake.wildcards.benchmark).score, base=base)
+    how = {"score": benchmark(params.scorer).score, "experiment": params.experiment, "closing": params.closing}
+    asked = partial(budget_rows, lm, arms=arms, base=base, **how)
     rows = resumed(begun, examples, asked, snakemake.wildcards.task)
     write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))
     finished(begun)

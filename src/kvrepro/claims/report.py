@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.analysis.names import LAB_LABELS
 from kvrepro.benchmarks.registry import BENCHMARKS
 from kvrepro.claims.evidence import Evidence, NoRows
 from kvrepro.claims.ledger import Claim, query_functions
@@ -172,7 +173,7 @@ def _explanation(tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> str:
     used = ", ".join(sorted({m for frame in tiers.values() for m in frame["model"].dropna() if m in lab}))
     labelled = (
         f"Lab models ({used}) are small and were trained for this suite: their numbers test the direction of a claim, "
-        "and are not the paper's. "
+        f"and are not the paper's. {LAB_LABELS} "
     )
     hardware = [
         f"{name}: {', '.join(sorted(set(frame['hardware'].dropna()) - {''})) or 'nothing measured'}"
