@@ -480,7 +480,8 @@ def test_make_targets():
     planned = make("-n", "-B", "figures", "TIER=lab", "STACK=cuda")
     assert "-c envs/cuda.txt -e '.[dev,gpu]'" in planned
     assert "snakemake figures tables claims reference latency_reference --workflow-profile" in planned
-    assert "tier=lab" in planned
+    assert "tier=lab" in planned and "kvpress" not in planned
+    assert "--no-deps -r envs/kvpress.txt" in make("-n", "-B", "test")
     assert "--cores all a.png" in make("-n", "-B", "reproduce", "TIER=lab", "ARGS=a.png")  # no value of --config
 
 
