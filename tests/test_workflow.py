@@ -676,6 +676,19 @@ def test_scripts_from_prompts_to_claims(script, site):
     assert {m.split("@")[0] for m in found["method"]} == {"dense", "full", "wg_kv", "snapkv", "wg_kv+snapkv"}
     assert (found.loc[found["method"] == "snapkv@budget=64", "evictions"] > 0).all()
 
+    for path, files in {
+        trained: labels,
+        rows: [*labels, "folds"],
+        observed: ["estimators", *labels, "folds", "narrow", "0K.labels", "niah_single_1.labels", "qa_1.labels"],
+        gated[0]: ["gates"],
+        gated[1]: ["lab-hybrid.jsonl", "estimators", "gates"],
+        patterns: ["write_gates", "lab-dense.jsonl"],
+        turns: ["scbench.jsonl"],
+        labelled: ["helmet.jsonl", "write_gates", "head_profile"],
+    }.items():
+        made_from = json.loads(Path(f"{path}.json").read_text())["inputs"]
+        assert made_from == {file: sha256_file(file) for file in files}, path
+
     accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
     script("unpruned_accuracy", Named(accuracy), Named("accuracy.json"), {"length": 1000}, **hybrid)
     record = json.loads(Path("accuracy.json").read_text())

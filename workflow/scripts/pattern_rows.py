@@ -12,7 +12,7 @@ from kvrepro.data.corpora import cut
 from kvrepro.data.sources import source
 from kvrepro.models.gate import load_gates
 from kvrepro.models.loading import load
-from kvrepro.results import write_rows
+from kvrepro.results import checksums, write_rows
 from kvrepro.script import job
 
 with job(snakemake) as run:
@@ -37,4 +37,6 @@ with job(snakemake) as run:
         growth_rows(lm, code, primitives(lm, settings, snakemake.input.gates), corpus, tier, seed),
     ]
     rows = pd.concat(parts, ignore_index=True)
-    write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))
+    given = [path for name, path in snakemake.input.items() if name == "gates" or name.startswith("of_")]
+    about = run.provenance(device, weights=lm.fingerprint, inputs=checksums(given))
+    write_rows(rows, snakemake.output.rows, about)
