@@ -352,6 +352,15 @@ def test_a_lambda_more_trains_its_gates_alone(run):
     assert planned(run)["write_gates_of_lambda"] == 3 + 5, "and a key of the recipe trains all"
 
 
+def test_a_recipe_counts_by_what_it_says_and_not_by_its_date(run):
+    recipe = run / "config/write_gates/lab-dense.yaml"
+    recipe.touch()  # as a new checkout does
+    assert planned(run) == {}
+    recipe.write_text(recipe.read_text().replace("learning_rate: 0.2,", "learning_rate: 0.1,"))
+    found = planned(run)
+    assert found["head_profile_of_model"] == 1 and "write_gates_of_lambda" not in found
+
+
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
     edit(run, experiments=methods(snapkv={"eviction": {"window": 16}}))
     assert planned(run)["benchmark_accuracy"] == 4
@@ -592,7 +601,7 @@ def test_scripts_from_prompts_to_claims(script, site):
         script("budget_rows", inputs, Named(rows=path), params, **where, **hybrid)
         assert read_rows(path)["ok"].all()
 
-    recipe, dense = "config/write_gates/lab-dense.yaml", {"model": "lab-dense"}
+    dense = {"model": "lab-dense"}
     gates = config["write_gates"]
     for sweep, over, wanted in (
         ("write_gates", gates["recipe"], [0.08, 0.64]),
@@ -619,8 +628,9 @@ def test_scripts_from_prompts_to_claims(script, site):
     found = read_rows(learned)
     lambdas = {json.loads(options)["lambda"] for options in found["options"]}
     assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * (2 * 2 * 2 + 2)
-    params = {"over": gates["head_profile"], "rows": gates["recipe"]}
-    script("head_profile", Named(recipe=recipe), Named("head_profile"), params, **dense)
+    params = {"recipe": kvrepro.config.head_recipe("lab-dense", gates)}
+    assert params["recipe"]["heads"]["steps"] == 2 and params["recipe"]["rows"]["lengths"] == {64: 1}
+    script("head_profile", Named(), Named("head_profile"), params, **dense)
 
     patterns = "results/test/patterns/lab-dense.parquet"
     inputs = Named(gates="write_gates", of_qa_1="lab-dense.jsonl")
