@@ -36,7 +36,5 @@ with job(snakemake) as run:
         identity_rows(lm, gates, code, settings["threshold"], corpus, tier, seed),
         growth_rows(lm, code, primitives(lm, settings, snakemake.input.gates), corpus, tier, seed),
     ]
-    rows = pd.concat(parts, ignore_index=True)
-    given = [path for name, path in snakemake.input.items() if name == "gates" or name.startswith("of_")]
-    about = run.provenance(device, weights=lm.fingerprint, inputs=checksums(given))
-    write_rows(rows, snakemake.output.rows, about)
+    about = {"weights": lm.fingerprint, "inputs": checksums(f for k, f in snakemake.input.items() if k != "model")}
+    write_rows(pd.concat(parts, ignore_index=True), snakemake.output.rows, run.provenance(device, **about))
