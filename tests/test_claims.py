@@ -509,7 +509,8 @@ def test_several_numbers_are_json(judged):
 
 
 def test_markdown_counts_verdicts_and_labels_lab_models(judged):
-    text = markdown(claims(), {"quick": judged, "reference/lab": judged}, ["lab-hybrid"])
+    text = markdown(claims(), {"quick": judged, "reference/lab": judged}, ["lab-hybrid"], ["quick: mixed rows."])
+    assert text.startswith("# Claims\n\n**quick: mixed rows.**\n\nLab models")
     counted = judged[judged["paper"] == "gatesight"]["verdict"].value_counts()
     line = next(x for x in text.splitlines() if x.startswith("| GateSight") and "| quick |" in x)
     assert [int(c) for c in line.split("|")[4:-2]] == [counted.get(v, 0) for v in verdicts.VERDICTS]

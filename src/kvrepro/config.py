@@ -172,6 +172,16 @@ def gate_recipe(model: str, over: Mapping[str, Any]) -> tuple[dict[str, Any], li
     return recipe, list(dict.fromkeys(map(float, lambdas)))
 
 
+def head_recipe(model: str, over: Mapping[str, Any]) -> dict[str, Any]:
+    """How DuoAttention's heads of a model are identified: ``heads``, and the recipe of the gates whose ``rows`` their
+    form reads, if any. ``over`` is a tier's ``write_gates``, whose keys take the place of the file's."""
+    path = RECIPES / f"{model}.yaml"
+    if (given := yamlfile.mapping(path, "write one after those beside it").get("head_profile")) is None:
+        raise InputError(f"{path}: the key head_profile is missing; add it to identify heads.")
+    heads = given | dict(over["head_profile"])
+    return {"heads": heads, "rows": gate_recipe(model, over["recipe"])[0] if heads.get("form") == "wg_kv" else None}
+
+
 def _check_trained(where: str, chosen: float | None, model: str, recipe: Mapping[str, Any]) -> None:
     """A lambda, which goes without saying where there is one, must be among those that gates of a model are trained
     for."""

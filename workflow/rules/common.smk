@@ -9,7 +9,7 @@ from kvrepro.analysis import published
 from kvrepro.analysis.names import FIVE_TASKS, LONG_BUDGETS
 from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
-from kvrepro.config import command, commands, described, gate_recipe, load
+from kvrepro.config import command, commands, described, gate_recipe, head_recipe, load
 from kvrepro.labels import documents
 from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
@@ -210,6 +210,11 @@ def artifacts(wildcards):
 def gate_recipe_of(wildcards):
     """How the gates of one lambda are trained; the lambdas beside it are no part of it."""
     return gate_recipe(wildcards.model, SWEEPS[wildcards.sweep])[0]
+
+
+def head_recipe_of(wildcards):
+    """How DuoAttention's heads of a model are identified. As a parameter, so that its content counts and no date."""
+    return head_recipe(wildcards.model, config["write_gates"])
 
 
 def files_of_lambdas(kind):

@@ -11,6 +11,7 @@ METHODS = {
     "keydiff": "KeyDiff",
     "kvzip": "KVzip",
     "triattention": "TriAttention",
+    "l2_norm": "L2 norm",
     "random": "random",
     "wg_kv": "WG-KV",
     "local_attention": "Local Attention",

@@ -151,13 +151,16 @@ def _cell(values: Mapping[str, Any]) -> Any:
     return rounded[""] if "" in rounded else json.dumps(rounded)
 
 
-def markdown(claims: Sequence[Claim], tiers: Mapping[str, pd.DataFrame], lab: Iterable[str]) -> str:
+def markdown(
+    claims: Sequence[Claim], tiers: Mapping[str, pd.DataFrame], lab: Iterable[str], told: Sequence[str] = ()
+) -> str:
     """The page for readers: a count of verdicts, then every claim by paper and place, a pair of columns a tier.
 
-    ``tiers`` gives the judged frame per name of a tier; ``lab`` names the models to label as lab models.
+    ``tiers`` gives the judged frame per name of a tier; ``lab`` names the models to label as lab models; ``told`` are
+    sentences about rows that do not belong together, which stand first.
     """
     lab = set(lab)
-    parts = ["# Claims\n", _explanation(tiers, lab), _counts(tiers, lab)]
+    parts = ["# Claims\n", *(f"**{sentence}**\n" for sentence in told), _explanation(tiers, lab), _counts(tiers, lab)]
     for paper, title in TITLES.items():
         parts.append(f"## {title}\n")
         of_paper = [claim for claim in claims if claim.paper == paper]
