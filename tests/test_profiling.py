@@ -16,6 +16,7 @@ from kvrepro.claims.evidence import Evidence, NoRows
 from kvrepro.claims.queries import ask
 from kvrepro.errors import InputError
 from kvrepro.figures import style
+from kvrepro.kernels.common import INTERPRETED
 from kvrepro.products import PROFILE_FIGURES
 from kvrepro.profiling import fused, measure, run, summary
 from kvrepro.profiling.arms import Paged, make_arm
@@ -30,6 +31,7 @@ from kvrepro.profiling.settings import Job, end_to_end, load
 from kvrepro.tables.goals import COLUMNS, goals, met, ratio_table
 
 LLAMA, QWEN = "Llama-3.1-8B-Instruct", "Qwen3-4B-Instruct-2507"
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="gives kernels tensors of a CPU, where they are interpreted")
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +146,7 @@ def test_pairs_are_those_of_the_mask():
     assert pairs_seen(admitted, 8) == mask.sum()
 
 
+@interpreted
 @pytest.mark.parametrize("options", [{}, {"norm": True}, {"residual": True}, {"norm": True, "glu": True}], ids=str)
 @pytest.mark.parametrize("rows", [1, 2])
 def test_matvec(options, rows):
@@ -155,6 +158,7 @@ def test_matvec(options, rows):
     torch.testing.assert_close(fused.matvec(x, weight, **given), fused.matvec_reference(x, weight, **given))
 
 
+@interpreted
 @pytest.mark.parametrize("norms", [True, False])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_rotary_split(norms, batch):
@@ -174,6 +178,7 @@ def test_rotary_split(norms, batch):
         torch.testing.assert_close(ours, reference, atol=2e-4, rtol=1e-4)
 
 
+@interpreted
 def test_silu_mul():
     x = torch.randn(3, 26)
     torch.testing.assert_close(fused.silu_mul(x), fused.silu_mul_reference(x))
@@ -188,6 +193,7 @@ def arm_of(tiny, phase, method, protocol, tokens, kept=0.25):
     return make_arm(shape, job, tokens + 8, Clock("cpu"), "cpu", torch.float32, 0)
 
 
+@interpreted
 @pytest.mark.parametrize("method", ["full", "wg_kv"])
 def test_both_protocols_compute_the_same_model(tiny, method):
     """Prefill and two steps: the decoder of the strongest baseline against transformers' modules."""
@@ -216,6 +222,7 @@ def test_both_protocols_compute_the_same_model(tiny, method):
     assert ours == stepped
 
 
+@interpreted
 def test_wg_kv_with_everything_admitted_is_full_attention(tiny):
     shape, n = tiny.shapes["tiny"], 40
     model = random_model(shape, torch.float32, "cpu", 0)
@@ -228,6 +235,7 @@ def test_wg_kv_with_everything_admitted_is_full_attention(tiny):
     torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
 
 
+@interpreted
 def test_the_masks_decide_what_is_held(tiny):
     arm = arm_of(tiny, "prefill", "wg_kv", "paper", 40)
     assert isinstance(arm, Paged)
@@ -238,6 +246,7 @@ def test_the_masks_decide_what_is_held(tiny):
     assert arm.cache_bytes() >= int(arm.cache.entries()[0].sum()) * 2 * 16 * 4
 
 
+@interpreted
 def test_every_job_of_a_profile_gives_rows(tiny):
     bench = measure.Bench(tiny.profile)
     shape = tiny.shapes["tiny"]
@@ -252,6 +261,7 @@ def test_every_job_of_a_profile_gives_rows(tiny):
         assert (frame["layers_timed"] == shape.layers).all() and (frame["reason"] == "").all()
 
 
+@interpreted
 def test_a_job_without_time_times_fewer_layers_and_says_so(tiny):
     bench = measure.Bench(tiny.profile)
     job = end_to_end(tiny.profile)[-1]
@@ -276,6 +286,7 @@ def test_a_lack_of_memory_is_a_finding(tiny, monkeypatch):
     assert frame["value"].isna().all() and (frame["reason"] == found.reason).all()
 
 
+@interpreted
 def test_kernels_are_checked_and_timed(tiny):
     frame = PROFILE.validate(pd.DataFrame(profile_kernels(tiny, measure.Bench(tiny.profile))))
     checks = frame[frame["experiment"] == "profile_checks"]

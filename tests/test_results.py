@@ -104,6 +104,23 @@ def test_provenance_says_where_a_result_comes_from():
     assert config_hash({"a": 1, "b": 2}) == config_hash({"b": 2, "a": 1})
 
 
+def test_a_result_that_comes_out_the_same_keeps_its_record(tmp_path, rows):
+    def record(frame, made, commit="a", inputs="x", **params):
+        about = {"made": made, "commit": commit, "packages": {"torch": made}, "rule": "r", "inputs": {"f": inputs}}
+        write_rows(frame, tmp_path / "rows", about | {"params": params, "params_hash": config_hash(params)})
+        results.write_table(pd.DataFrame({"x": [len(frame)]}), tmp_path / "t", about | {"params": params})
+        return tuple(json.loads((tmp_path / f"{name}.json").read_text())["made"] for name in ("rows", "t"))
+
+    assert record(rows, "first", code="1", name="n") == ("first", "first")
+    assert record(rows, "second", "b", code="2", name="n") == ("first", "first")
+    assert record(rows, "third", inputs="y", code="2", name="n") == ("third", "third")
+    assert record(rows, "fourth", inputs="y", code="2", name="m") == ("fourth", "fourth")
+    assert record(rows[:-1], "fifth", inputs="y", code="2", name="m") == ("fifth", "fifth")
+    (tmp_path / "t.json").write_text("[]")
+    (tmp_path / "rows.json").write_text((tmp_path / "rows.json").read_text().replace('"commit": "a",', ""))
+    assert record(rows[:-1], "sixth", inputs="y", code="2", name="m") == ("sixth", "sixth")
+
+
 def test_json_keeps_its_keys(tmp_path):
     results.write_json({"b": 1, "a": [2]}, tmp_path / "x.json")
     assert json.loads((tmp_path / "x.json").read_text()) == {"b": 1, "a": [2]}

@@ -394,6 +394,23 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
     assert set(found) - set(planned(run, "all", "reference")) == lacking
 
 
+def test_committed_measurements_do_not_change_where_what_is_made_of_them_is_made_again(run):
+    made = ["scoring/Qwen3.8-27B.parquet", "goals.csv", "tables/wg_kv/latency.csv"]
+    place = Path("results/reference/h200")
+    for name in ("benchmarks/bench_scoring.csv", "profile/kernels.parquet", *made):
+        for file in (place / name, Path(f"{place / name}.json")):
+            (run / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, run / file)
+    for name in ("scoring_rows", "latency_goals", "latency_tables"):
+        shutil.copy(ROOT / f"workflow/scripts/{name}.py", run / "workflow/scripts")
+    found = []
+    for _ in range(2):
+        done = snakemake(run, *(str(place / name) for name in made), "--forceall", "--rerun-incomplete")
+        assert done.returncode == 0, done.stdout
+        found.append({file: file.read_bytes() for file in (run / place).rglob("*") if file.is_file()})
+    assert found[0] == found[1] and len(found[0]) > 2 * 5
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

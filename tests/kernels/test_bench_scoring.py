@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvrepro.errors import InputError
+from kvrepro.kernels.common import INTERPRETED
 from kvrepro.methods.eviction.kvzip import attention_received
 from kvrepro.profiling import bench_scoring, repetition, scoring
 from kvrepro.profiling.bench_scoring import Bench
@@ -20,6 +21,9 @@ from kvrepro.profiling.repetition import Passes, attend, received
 from kvrepro.profiling.scoring_inputs import geometry, random_prefill, ready
 
 SETTINGS = scoring.load()
+on_a_cpu = pytest.mark.skipif(
+    not INTERPRETED, reason="uses a CPU's dense attention, and compiled kernels take no tensors of a CPU"
+)
 #: Two groups of two layers, grouped queries, partial rotary.
 TINY = replace(
     SETTINGS.shapes["Qwen3.8-27B"], name="tiny", layers=4, attention_every=2, query_heads=4, kv_heads=2, head_dim=16,
@@ -66,6 +70,7 @@ def test_attention_of_both_halves_is_attention_over_all(t, n):
         torch.testing.assert_close(found, attention_received(q[0], k[0], part, 0.3))
 
 
+@on_a_cpu
 @pytest.mark.parametrize("chunk", [7, 8, 40])
 def test_a_prefill_in_chunks_is_the_models_own_forward(chunk):
     passes = Passes(TINY, "cpu", torch.float32, tokens=22, groups=1, kernel="cpu")
@@ -84,6 +89,7 @@ def test_a_prefill_in_chunks_is_the_models_own_forward(chunk):
     torch.testing.assert_close(cache.layers[-1].values, expected.layers[-1].values, rtol=1e-4, atol=1e-4)
 
 
+@on_a_cpu
 def test_a_repetition_scores_every_entry_and_changes_no_cache():
     passes = Passes(TINY, "cpu", torch.float32, tokens=23, groups=2, kernel="cpu")
     caches = passes.prefill(10)
@@ -95,6 +101,7 @@ def test_a_repetition_scores_every_entry_and_changes_no_cache():
     assert all(torch.equal(cache.layers[-1].keys, keys) for cache, keys in zip(caches, before, strict=True))
 
 
+@on_a_cpu
 def test_rows_of_all_methods_and_what_becomes_of_them(bench, tmp_path, capsys):
     methods = [*SETTINGS.methods, "prefill"]
     bench_scoring.score_methods(bench, SMALL, TINY, methods, 40)
@@ -118,6 +125,7 @@ def test_rows_of_all_methods_and_what_becomes_of_them(bench, tmp_path, capsys):
     assert scoring.cost(rows, "tiny", "gatesight", 65) is None  # only checked, not timed
 
 
+@on_a_cpu
 def test_as_many_groups_as_fit_and_repeats_where_there_is_time(bench):
     bench_scoring.run_passes(bench, TINY, ["kvzip"], 24, "cpu", most=100)
     assert [(r["variant"], r["layers_timed"], r["passes"]) for r in bench.rows] == [("one group", 2, 1), ("", 4, 3)]

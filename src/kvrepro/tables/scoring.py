@@ -79,6 +79,8 @@ def _note(rows: pd.DataFrame, settings: Settings, model: str) -> str:
         note += " Ours were not run."
     elif (mine["layers_timed"] < mine["layers"]).any():
         note += " \\* Scaled up from some of the layers; the rows say of how many."
+    if (mine["passes"] == 1).any():
+        note += " Passes over layers that took long were timed once; groups of layers share weights."
     if shape.intermediate is None:
         note += " Layers of this model are not run here, so that neither KVzip nor the prefill has a time."
     return note
