@@ -420,8 +420,9 @@ def test_committed_measurements_do_not_change_where_what_is_made_of_them_is_made
             "eviction method 'snapvk' is unknown; did you mean 'snapkv'?",
         ),
         (["--config", "device=cuda"], "no CUDA GPU is visible"),
+        (["latency"], "profile 'h200' needs a CUDA GPU, and this machine has none"),
     ],
-    ids=["tier", "method", "device"],
+    ids=["tier", "method", "device", "profile"],
 )
 def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
     (run / "results/test/claims.csv").unlink()
