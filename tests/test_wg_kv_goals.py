@@ -27,7 +27,8 @@ def test_every_goal_has_the_number_of_the_rows():
     assert found["largest_cache"] == pytest.approx(size_of(0.02, 0.1))
     assert found["smallest_cache"] == pytest.approx(size_of(0.64, 0.1))
     assert found["monotone_loss"] == 1
-    assert found["lead_over_local_attention"] == 25 and found["lead_over_duo_attention"] == 12.5
+    leads = found[["lead_over_local_attention", "lead_over_duo_attention"]]
+    assert list(leads) == pytest.approx([25, 12.5], rel=2e-2)
     assert (found["unbounded"], found["snapkv_alone"]) == (75, 25)
     assert (found["wg_kv+snapkv@trade_off=0.16"], found["wg_kv+snapkv@trade_off=1.28"]) == (50, 50)
     assert found["gate_training_overhead"] == pytest.approx(50)
