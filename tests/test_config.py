@@ -41,6 +41,7 @@ def methods(**named) -> dict:
     return gatesight(methods=named)
 
 
+METHODS = ("gatesight", "kvzip", "snapkv", "triattention", "keydiff", "random")
 SCBENCH = {"length": 4096, "items": 1, "tasks": ["kv"], "sources": {"prose": "kjv", "word_count": 50}}
 
 
@@ -80,6 +81,12 @@ def test_helmet_is_asked_as_published_and_offline_in_short():
     given = {"tier": "quick", "benchmarks": {"helmet": {"data": {"trec_fine": "data/HELMET"}}}}
     assert config.load(given)["benchmarks"]["helmet"]["data"] == {"trec_fine": "data/HELMET"}
     assert "must be" in sentence(benchmarks={"helmet": {"data": 3}})
+
+
+@pytest.mark.parametrize("tier", ["quick", "lab", "paper"])
+def test_every_tier_runs_all_methods_at_the_same_kept_fractions(tier):
+    found = config.load({"tier": tier})["experiments"]["gatesight"]["methods"]
+    assert tuple(found) == METHODS and not any({"kept", "benchmarks"} & set(method) for method in found.values())
 
 
 def test_a_tier_changes_only_what_it_names():
@@ -162,7 +169,7 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         (methods(it={"eviction": {"method": "snapkv", "window": 5000}}), ["it: a window of 5000 tokens covers all"]),
         (methods(it={"eviction": {"method": "gatesight", "estimators": "a"}}), ["option 'estimators' is unknown"]),
         (methods(it={"admission": {"method": "local_attention", "sinks": -1}}), ["-1 sinks"]),
-        (methods(gatesight=None, snapkv=None, keydiff=None, random=None), ["gatesight.methods", "at least 1 entry"]),
+        (methods(**dict.fromkeys(METHODS)), ["gatesight.methods", "at least 1 entry"]),
         (
             {"experiments": {"wg_kv": {"methods": {"it": {"eviction": "gatesight"}}}}},
             ["wg_kv.methods.it", "'lab-dense' has none"],

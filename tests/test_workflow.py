@@ -76,7 +76,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
         },
         "estimators": {"epochs": 1, "positions": 16},
         "experiments": {
-            "gatesight": {"kept": [0.2, 1.0]},
+            "gatesight": {"kept": [0.2, 1.0], "methods": {"kvzip": None, "triattention": None}},
             "wg_kv": {
                 "kept": [0.2, 1.0],
                 "methods": {
