@@ -17,6 +17,7 @@ from kvrepro.analysis.names import ABLATION
 from kvrepro.benchmarks import helmet
 from kvrepro.benchmarks.registry import benchmark
 from kvrepro.benchmarks.scbench import TASKS
+from kvrepro.data.sources import _wanted, source
 from kvrepro.errors import InputError
 from kvrepro.evaluate import arms
 
@@ -70,6 +71,7 @@ def test_the_allocation_ablation_is_on_three_tasks_of_each_benchmark_where_there
     for tier in ("lab", "paper"):
         tasks = config.load({"tier": tier})["budgets"]["tasks"]
         assert set(ABLATION["scbench"]) == set(tasks["scbench"]) and set(ABLATION["ruler"]) < set(tasks["ruler"])
+        assert config.load({"tier": tier})["budgets"]["items"] == 100  # RULER's; SCBench has fewer, and all are asked
     assert set(config.load({"tier": "quick"})["budgets"]["tasks"]) == {"ruler"}
 
 
@@ -87,6 +89,13 @@ def test_helmet_is_asked_as_published_and_offline_in_short():
 def test_every_tier_runs_all_methods_at_the_same_kept_fractions(tier):
     found = config.load({"tier": tier})["experiments"]["gatesight"]["methods"]
     assert tuple(found) == METHODS and not any({"kept", "benchmarks"} & set(method) for method in found.values())
+
+
+def test_the_papers_labels_are_of_no_document_that_names_a_long_context_benchmark():
+    corpora = [source(entry) for entry in config.load({"tier": "paper"})["labels"]["corpora"]]
+    assert len(corpora) == 9 and len({each.exclude for each in corpora}) == 1
+    assert {"RULER", "SCBench", "LongBench", "InfiniteBench", "HELMET", "LongProc"} <= set(corpora[0].exclude)
+    assert _wanted(["on RULER-8K", "a ruler of wood"], corpora[0].exclude, None) == ("a ruler of wood",)
 
 
 def test_a_tier_changes_only_what_it_names():
@@ -155,6 +164,7 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         ({"write_gates": {"recipe": {"lambdas": [0.16]}}}, ["lambda 0.64", "name one of 0.16"]),
         ({"budgets": {"tasks": {"rulr": ["vt"]}}}, ["budgets.tasks", "did you mean 'ruler'"]),
         ({"budgets": {"tasks": {"ruler": ["vtt"]}}}, ["budgets.tasks.ruler", "did you mean 'vt'"]),
+        ({"budgets": {"ruler": {"length": 100}}}, ["budgets.ruler.length", "100 must be at least 512"]),
         ({"budgets": {"tasks": {"ruler": []}}}, ["budgets.tasks.ruler", "at least 1"]),
         (
             gatesight(benchmarks=["scbench"]),

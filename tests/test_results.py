@@ -11,7 +11,8 @@ from synthetic_rows import accuracy_rows, predictor_rows
 
 from kvrepro import results
 from kvrepro.errors import InputError
-from kvrepro.results import atomic, config_hash, provenance, read_rows, valid, write_rows
+from kvrepro.files import sha256_file
+from kvrepro.results import atomic, checksums, config_hash, mixed, provenance, read_rows, valid, write_rows
 
 
 @pytest.fixture
@@ -74,6 +75,20 @@ def test_damage_is_noticed(tmp_path, rows, damage):
         (tmp_path / "rows.parquet.json").write_text("{" if damage == "sidecar" else "[]")
     with pytest.raises(InputError, match=r"rows\.parquet is truncated or corrupt"):
         read_rows(path)
+
+
+def test_rows_of_different_artefacts_are_told_in_one_sentence(tmp_path, rows):
+    made, other, paths = tmp_path / "estimators", tmp_path / "gates", [tmp_path / f"{task}.parquet" for task in "abc"]
+    other.write_text("the same for all")
+    for path, content in zip(paths, ("first", "first", "second"), strict=True):
+        made.write_text(content)
+        write_rows(rows, path, {"inputs": checksums([made, other])})
+    write_rows(rows, tmp_path / "d.parquet", {})  # of a commit that noted no inputs
+    assert checksums([paths[0], made]) == {str(p): sha256_file(p) for p in (paths[0], made)}
+    assert mixed([*paths[:2], tmp_path / "d.parquet"]) == []
+    (sentence,) = mixed(paths)
+    assert sentence.startswith(f"{made} was not the same file for all rows: {paths[0]} has ")
+    assert f", but {paths[2]} has {sha256_file(made)[:8]}; delete" in sentence
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from synthetic_costs import benchmark_rows
 
+from kvrepro.analysis.shape import derived_rows
 from kvrepro.claims.evidence import Evidence, NoRows
 from kvrepro.claims.ledger import claims
 from kvrepro.claims.queries import ask
@@ -13,6 +14,7 @@ from kvrepro.claims.report import Measured, judge
 from kvrepro.claims.verdicts import NOT_RUN
 from kvrepro.products import SCORING_TABLES
 from kvrepro.profiling import scoring
+from kvrepro.profiling.scoring_inputs import geometry
 from kvrepro.profiling.settings import load
 from kvrepro.tables.goals import COLUMNS, goals, met
 from kvrepro.tables.scoring import scoring_goals
@@ -24,6 +26,20 @@ MODEL = "Qwen3.8-27B"
 def tidy(layers_timed: int | None = None, rows: pd.DataFrame | None = None) -> pd.DataFrame:
     found = benchmark_rows(SETTINGS, layers_timed) if rows is None else rows
     return pd.concat([scoring.rows_of(found, shape, "h200") for shape in SETTINGS.shapes.values()], ignore_index=True)
+
+
+def counts(name: str) -> pd.DataFrame:
+    return derived_rows(geometry(SETTINGS.shapes[name]), **SETTINGS.estimators, model=name, tier="h200")
+
+
+def test_shapes_answer_what_follows_from_them_and_not_what_was_copied_from_the_paper():
+    main = Evidence(MODEL, counts(MODEL))
+    assert ask(main, "shape", {"quantity": "cache_per_token"}).value == 64
+    assert ask(main, "window_value", {"window": 12, "metric": "inputs"}).value == 1731
+    assert ask(Evidence("f", counts("Qwen3.8-Flash-Next")), "shape", {"quantity": "networks"}).value == 24
+    for quantity in ("layers", "query_heads", "gdn_heads"):
+        with pytest.raises(NoRows):
+            ask(main, "shape", {"quantity": quantity})
 
 
 @pytest.mark.parametrize("name", SCORING_TABLES)
@@ -132,9 +148,12 @@ def test_queries_by_hand():
 def test_claims_on_the_scoring_cost_are_judged_from_rows_alone():
     mine = [c for c in claims() if c.query is not None and c.query.function.startswith("scoring_")]
     assert len(mine) == 18
+    mine += [c for c in claims() if c.paper == "gatesight" and "h200" in c.tiers and c not in mine]
+    counted = pd.concat([counts(name) for name in SETTINGS.shapes], ignore_index=True)
     named = {"gatesight": list(SETTINGS.shapes), "wg_kv": []}
 
     def judged(rows, about=mine):
+        rows = pd.concat([rows, counted]) if len(rows) else rows
         evidence = {m: Evidence(m, rows[rows["model"] == m]) for m in SETTINGS.shapes}
         commands = {"h200": "here", "quick": "there", "lab": "there", "paper": "there"}
         return judge(about, Measured("h200", evidence, named, {}), commands)
@@ -142,6 +161,8 @@ def test_claims_on_the_scoring_cost_are_judged_from_rows_alone():
     found = judged(tidy()).set_index("claim_id")
     assert found.loc["gs-t2-gatesight", "verdict"] == "direction holds"  # half the published time is not its value
     assert found.loc["gs-t2-gatesight", "command"] == "here" and (found["verdict"] != NOT_RUN).all()
+    shapes = [c.id for c in mine if not c.query.function.startswith("scoring_")]
+    assert len(shapes) == 8 and set(found.loc[shapes, "verdict"]) == {"reproduced"}
     none = judged(scoring.no_rows())
     assert (none["verdict"] == NOT_RUN).all() and none["measured"].isin(["", None]).all()
     every = judged(tidy(), [c for c in claims() if c.paper == "gatesight"])

@@ -354,6 +354,15 @@ def test_a_lambda_more_trains_its_gates_alone(run):
     assert planned(run)["write_gates_of_lambda"] == 3 + 5, "and a key of the recipe trains all"
 
 
+def test_a_recipe_counts_by_what_it_says_and_not_by_its_date(run):
+    recipe = run / "config/write_gates/lab-dense.yaml"
+    recipe.touch()  # as a new checkout does
+    assert planned(run) == {}
+    recipe.write_text(recipe.read_text().replace("learning_rate: 0.2,", "learning_rate: 0.1,"))
+    found = planned(run)
+    assert found["head_profile_of_model"] == 1 and "write_gates_of_lambda" not in found
+
+
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
     edit(run, experiments=methods(snapkv={"eviction": {"window": 16}}))
     assert planned(run)["benchmark_accuracy"] == 4
@@ -438,6 +447,7 @@ def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
 def test_profiles_pass_a_dry_run(run, profile):
     found = planned(run, "--config", "tier=paper", "--workflow-profile", f"workflow/profiles/{profile}", "--forceall")
     assert found["benchmark_accuracy"] == 5 * 13 + 2 * 12 + 3 * 14 + 3
+    assert found["budget_rows"] == 2 * (13 + 3 + 5) and found["ruler_8K_prompts"] == 2  # Appendix D at 8K
 
 
 def test_lab_models_are_trained_by_their_own_target(run):
@@ -500,7 +510,8 @@ def test_make_targets():
     planned = make("-n", "-B", "figures", "TIER=lab", "STACK=cuda")
     assert "-c envs/cuda.txt -e '.[dev,gpu]'" in planned
     assert "snakemake figures tables claims reference latency_reference --workflow-profile" in planned
-    assert "tier=lab" in planned
+    assert "tier=lab" in planned and "kvpress" not in planned
+    assert "--no-deps -r envs/kvpress.txt" in make("-n", "-B", "test")
     assert "--cores all a.png" in make("-n", "-B", "reproduce", "TIER=lab", "ARGS=a.png")  # no value of --config
 
 
@@ -607,11 +618,12 @@ def test_scripts_from_prompts_to_claims(script, site):
         ("niah_multivalue", "ablation.jsonl", gated[2]),
     ):
         inputs = Named(prompts=prompts, estimators="estimators", gates=["gates"])
-        params, where = {"number": 1, "kept": [0.2], "rows": 4}, {"benchmark": "ruler", "task": task}
+        params = {"number": 1, "kept": [0.2], "rows": 4, "scorer": "ruler", "experiment": "budgets", "closing": True}
+        where = {"benchmark": "ruler", "task": task}
         script("budget_rows", inputs, Named(rows=path), params, **where, **hybrid)
         assert read_rows(path)["ok"].all()
 
-    recipe, dense = "config/write_gates/lab-dense.yaml", {"model": "lab-dense"}
+    dense = {"model": "lab-dense"}
     gates = config["write_gates"]
     for sweep, over, wanted in (
         ("write_gates", gates["recipe"], [0.08, 0.64]),
@@ -638,8 +650,9 @@ def test_scripts_from_prompts_to_claims(script, site):
     found = read_rows(learned)
     lambdas = {json.loads(options)["lambda"] for options in found["options"]}
     assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * (2 * 2 * 2 + 2)
-    params = {"over": gates["head_profile"], "rows": gates["recipe"]}
-    script("head_profile", Named(recipe=recipe), Named("head_profile"), params, **dense)
+    params = {"recipe": kvrepro.config.head_recipe("lab-dense", gates)}
+    assert params["recipe"]["heads"]["steps"] == 2 and params["recipe"]["rows"]["lengths"] == {64: 1}
+    script("head_profile", Named(), Named("head_profile"), params, **dense)
 
     patterns = "results/test/patterns/lab-dense.parquet"
     inputs = Named(gates="write_gates", of_qa_1="lab-dense.jsonl")
@@ -695,6 +708,19 @@ def test_scripts_from_prompts_to_claims(script, site):
     assert {m.split("@")[0] for m in found["method"]} == {"dense", "full", "wg_kv", "snapkv", "wg_kv+snapkv"}
     assert (found.loc[found["method"] == "snapkv@budget=64", "evictions"] > 0).all()
 
+    for path, files in {
+        trained: labels,
+        rows: [*labels, "folds"],
+        observed: ["estimators", *labels, "folds", "narrow", "0K.labels", "niah_single_1.labels", "qa_1.labels"],
+        gated[0]: ["gates"],
+        gated[1]: ["lab-hybrid.jsonl", "estimators", "gates"],
+        patterns: ["write_gates", "lab-dense.jsonl"],
+        turns: ["scbench.jsonl"],
+        labelled: ["helmet.jsonl", "write_gates", "head_profile"],
+    }.items():
+        made_from = json.loads(Path(f"{path}.json").read_text())["inputs"]
+        assert made_from == {file: sha256_file(file) for file in files}, path
+
     accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
     script("unpruned_accuracy", Named(accuracy), Named("accuracy.json"), {"length": 1000}, **hybrid)
     record = json.loads(Path("accuracy.json").read_text())
@@ -732,7 +758,7 @@ def test_scripts_from_prompts_to_claims(script, site):
         {
             "models": {"test": {paper: experiment["models"] for paper, experiment in experiments.items()}},
             "lab": ["lab-hybrid", "lab-dense"],
-            "commands": kvrepro.config.commands() | {"test": "make reproduce TIER=test"},
+            "commands": kvrepro.config.commands() | {"test": "make reproduce TIER=test", "h200": "snakemake latency"},
         },
     )
     for made in ("claims.csv", "ruler.csv"):

@@ -157,8 +157,34 @@ def _lasting(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def checksums(paths: Iterable[str | Path]) -> dict[str, str]:
-    """Recorded SHA-256 of result files by path, for the provenance of what is made from them."""
-    return {str(path): json.loads(Path(f"{path}.json").read_text())["sha256"] for path in paths}
+    """SHA-256 of files by path, for the provenance of what is made from them: of results the recorded one."""
+    return {str(path): _recorded(path) or sha256_file(path) for path in paths}
+
+
+def mixed(paths: Iterable[str | Path]) -> list[str]:
+    """A sentence for each file, such as a model's estimators, of which result files were made from different versions.
+
+    Rows of one model and method then belong to different artefacts. Files that say nothing of inputs are passed over.
+    """
+    made: dict[str, dict[str, list[str]]] = {}
+    for path in paths:
+        for name, checksum in json.loads(Path(f"{path}.json").read_text()).get("inputs", {}).items():
+            made.setdefault(name, {}).setdefault(checksum, []).append(str(path))
+    several = {name: found for name, found in made.items() if len(found) > 1}
+    return [
+        f"{name} was not the same file for all rows: {_apart(found)}; "
+        "delete what is not made from the present one and run the workflow."
+        for name, found in several.items()
+    ]
+
+
+def _apart(found: dict[str, list[str]]) -> str:
+    return ", but ".join(f"{paths[0]} has {checksum[:8]}" for checksum, paths in found.items())
+
+
+def _recorded(path: str | Path) -> str | None:
+    sidecar = Path(f"{path}.json")
+    return json.loads(sidecar.read_text())["sha256"] if sidecar.exists() else None
 
 
 def write_text(content: str, path: str | Path) -> None:

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import kvrepro
 from kvrepro import identity
 from kvrepro.analysis import published
+from kvrepro.analysis.names import FIVE_TASKS, LONG_BUDGETS
 from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
-from kvrepro.config import command, commands, described, gate_recipe, load
+from kvrepro.config import command, commands, described, gate_recipe, head_recipe, load
 from kvrepro.labels import documents
 from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
@@ -40,11 +41,20 @@ REFERENCE = {
 SETTINGS = {HERE: config} | REFERENCE
 
 
+def long_set(where):
+    """What the RULER contexts of another length, on which a tier compares budgets, are called, or None."""
+    given = SETTINGS[where]["budgets"].get("ruler")
+    return f"ruler_{given['length'] // 1024}K" if given else None
+
+
+LONG = long_set(HERE)
+
+
 wildcard_constraints:
     where="|".join(SETTINGS),
     paper="gatesight|wg_kv",
     model="[A-Za-z0-9._-]+",
-    benchmark="|".join(config["benchmarks"]),
+    benchmark="|".join([*config["benchmarks"], *([LONG] if LONG else [])]),
     task="[a-z0-9_]+",
     corpus="[A-Za-z0-9._-]+",
     suffix="(-[A-Za-z0-9._-]+)?",
@@ -130,6 +140,8 @@ def gate_files(where, model):
     """Rows of the gate analyses and of other budgets, task by task."""
     runs = {name for e in SETTINGS[where]["experiments"].values() if model in e["models"] for name in e["benchmarks"]}
     budgets = {name: tasks for name, tasks in SETTINGS[where]["budgets"]["tasks"].items() if name in runs}
+    if "ruler" in runs and (name := long_set(where)):
+        budgets[name] = FIVE_TASKS
     return [
         f"results/{where}/gates/{model}.parquet",
         *(f"results/{where}/budgets/{model}/{name}/{task}.parquet" for name in budgets for task in budgets[name]),
@@ -198,6 +210,11 @@ def artifacts(wildcards):
 def gate_recipe_of(wildcards):
     """How the gates of one lambda are trained; the lambdas beside it are no part of it."""
     return gate_recipe(wildcards.model, SWEEPS[wildcards.sweep])[0]
+
+
+def head_recipe_of(wildcards):
+    """How DuoAttention's heads of a model are identified. As a parameter, so that its content counts and no date."""
+    return head_recipe(wildcards.model, config["write_gates"])
 
 
 def files_of_lambdas(kind):

@@ -138,12 +138,19 @@ rule scoring_rows:
         csv=f"results/{{place}}/{SCORING}",
     output:
         rows=[f"results/{{place}}/scoring/{model}.parquet" for model in SCORING_SETTINGS.shapes],
-        provenance=[update(f"results/{{place}}/scoring/{model}.parquet.json") for model in SCORING_SETTINGS.shapes],
+        shapes=[f"results/{{place}}/shapes/{model}.parquet" for model in SCORING_SETTINGS.shapes],
+        provenance=[
+            update(f"results/{{place}}/{folder}/{model}.parquet.json")
+            for folder in ("scoring", "shapes")
+            for model in SCORING_SETTINGS.shapes
+        ],
     log:
         "logs/{place}/scoring/rows.log",
     conda:
         "../../envs/conda.yaml"
     params:
+        shapes={name: dict(vars(shape)) for name, shape in SCORING_SETTINGS.shapes.items()},
+        estimators=dict(SCORING_SETTINGS.estimators),
         code=PROFILE_DRAWING,
     script:
         "../scripts/scoring_rows.py"

@@ -64,6 +64,11 @@ def scoring_files(place):
     return [f"results/{place}/scoring/{model}.parquet" for model in SCORING_SETTINGS.shapes] if there else []
 
 
+def shape_files(place):
+    """Counts that follow from the shapes of the benchmark of the scoring cost, model by model, beside its rows."""
+    return [f"results/{place}/shapes/{model}.parquet" for model in SCORING_SETTINGS.shapes] if place in SCORED else []
+
+
 def scoring_rows(wildcards):
     """What a place's Tables 2 and 8 are made of; a tier's are made of the committed rows."""
     return scoring_files(PROFILE if wildcards.place == PROFILE else f"reference/{PROFILE}")

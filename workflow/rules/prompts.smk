@@ -1,7 +1,12 @@
 # Items of all tasks of a benchmark in each model's tokenizer, and their manifest with the hash of every prompt's token ids.
 
 
-for name in sorted({benchmark for _, benchmark in RUNS} | PATTERN_BENCHMARKS):
+ASKED = {name: (name, config["benchmarks"][name]) for name in sorted({name for _, name in RUNS} | PATTERN_BENCHMARKS)}
+if LONG:
+    ASKED[LONG] = "ruler", config["benchmarks"]["ruler"] | {"tasks": list(FIVE_TASKS)} | config["budgets"]["ruler"]
+
+
+for name, (asked, settings) in ASKED.items():
 
     rule:
         name:
@@ -9,17 +14,17 @@ for name in sorted({benchmark for _, benchmark in RUNS} | PATTERN_BENCHMARKS):
         input:
             model_files,
         output:
-            prompts=[f"{RESULTS}/prompts/{{model}}/{name}/{task}.jsonl" for task in tasks_of(name)],
+            prompts=[f"{RESULTS}/prompts/{{model}}/{name}/{task}.jsonl" for task in settings["tasks"]],
             manifest=f"{RESULTS}/prompts/{{model}}/{name}/manifest.csv",
         log:
             f"{LOGS}/prompts/{{model}}/{name}.log",
         conda:
             "../../envs/conda.yaml"
         params:
-            name=name,
-            settings=config["benchmarks"][name],
+            name=asked,
+            settings=settings,
             seed=config["seed"],
-            texts=identity.texts(benchmark(name), config["benchmarks"][name]),
+            texts=identity.texts(benchmark(asked), settings),
             tokenizer=model_tokenizer,
         script:
             "../scripts/prompts.py"

@@ -45,8 +45,7 @@ rule write_gates_of_model:
 
 rule head_profile_of_model:
     input:
-        model=model_files,
-        recipe="config/write_gates/{model}.yaml",
+        model_files,
     output:
         f"{RESULTS}/head_profile/{{model}}.safetensors",
     log:
@@ -59,8 +58,7 @@ rule head_profile_of_model:
     resources:
         gpu=GPU,
     params:
-        over=config["write_gates"]["head_profile"],
-        rows=RECIPE,
+        recipe=head_recipe_of,
         weights=model_weights,
     script:
         "../scripts/head_profile.py"

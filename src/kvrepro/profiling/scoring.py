@@ -61,7 +61,7 @@ class Settings:
     """What is measured and what was published."""
 
     shapes: Mapping[str, Shape]
-    estimators: Mapping[str, int]  # window, hidden
+    estimators: Mapping[str, int | list[int]]  # window, hidden, and the windows of Table 7
     lengths: tuple[int, ...]
     published: Mapping[str, Mapping[str, list[float]]]  # table -> method -> seconds by length
     prefill: Mapping[str, float]  # table -> seconds of the prefill of the longest context
