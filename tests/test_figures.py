@@ -57,6 +57,7 @@ def known(rows, predictors):
         "patterns": pattern_rows(),
         "reasoning": bounded_rows(),
         "primitives": pd.concat([pattern_rows(), admission_rows()], ignore_index=True),
+        "goals": pd.concat([validation_rows(), admission_rows(), bounded_rows()], ignore_index=True),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,11 @@ import torch
 from profile_rows import FASTER, OOM, profile_rows
 
 from kvrepro.claims.evidence import Evidence, NoRows
+from kvrepro.claims.latency import RANGE
+from kvrepro.claims.ledger import claims
 from kvrepro.claims.queries import ask
+from kvrepro.claims.report import Measured, judge
+from kvrepro.claims.verdicts import CONTRADICTED, REPRODUCED
 from kvrepro.errors import InputError
 from kvrepro.figures import style
 from kvrepro.kernels.common import INTERPRETED
@@ -345,6 +350,15 @@ def test_a_goal_says_when_a_number_was_scaled(h200):
     assert "scaled up" in found.loc["prefill_speedup_llama_400k", "what"].iloc[0]
 
 
+def test_an_absolute_goal_lists_the_lengths_that_were_scaled(rows, h200):
+    ours = (rows["task"] == "prefill") & (rows["method"] == "wg_kv") & rows["n_tokens"].isin([307200, 512000])
+    part = rows.assign(layers_timed=rows["layers_timed"].mask(ours, 4))
+    found = goals(part, h200).set_index(["goal_id", "protocol"])["what"]
+    said = "the largest of 100K, 200K, 300K, 400K, 500K"
+    assert found["absolute_prefill_llama", "paper"].endswith(f"{said} (300K, 500K scaled up from some of the layers)")
+    assert found["absolute_decode_llama", "paper"].endswith(said)
+
+
 @pytest.mark.parametrize(("value", "goal", "expected"), [(3.6, ">=3.6", True), (2.1, "<=2", False), (1, "<1", False)])
 def test_goals_are_met_or_not(value, goal, expected):
     assert met(value, goal) is expected
@@ -411,6 +425,7 @@ def test_the_table_of_ratios(rows, h200):
     ("function", "parameters", "expected"),
     [
         ("speedup", {"phase": "prefill", "tokens": 409600}, 110 / 35.5),
+        ("speedup", {"phase": "prefill", "tokens": "longest"}, 110 / 35.5),
         ("speedup", {"phase": "decode", "tokens": 409600, "component": "attention"}, 4),
         (
             "speedup",
@@ -419,6 +434,7 @@ def test_the_table_of_ratios(rows, h200):
         ),
         ("slowdown", {"phase": "prefill", "tokens": 204800, "component": "non_attention"}, 1.05),
         ("memory_saving", {"tokens": 204800}, 46.5),
+        ("memory_saving", {"tokens": 204800, "protocol": "strongest_baseline"}, 46.5),
         ("time_share", {"phase": "prefill", "tokens": 409600}, 100 / 110),
         ("time_growth", {"phase": "prefill", "short": 204800, "long": 409600}, 4),
         ("time_share_rise", {"phase": "decode", "lengths": [204800, 409600]}, 0.1 / 0.11 - 0.05 / 0.06),
@@ -428,6 +444,7 @@ def test_the_table_of_ratios(rows, h200):
         ("out_of_memory_from", {"protocol": "strongest_baseline"}, 1000),
         ("longest_prefill", {}, 500),
         ("gate_parameters", {"tokens": 204800}, 0.421),
+        ("gate_parameters", {"tokens": 204800, "protocol": "strongest_baseline"}, 0.421),
         ("fragmentation", {"tokens": 102400, "kind": "paged"}, 1.01),
         ("fragmentation", {"tokens": 102400, "kind": "preallocated"}, 1),
         ("kernel_error", {"kernel": "vertical_slash"}, 0.003),
@@ -437,6 +454,31 @@ def test_the_table_of_ratios(rows, h200):
 def test_queries_of_claims(rows, function, parameters, expected):
     evidence = Evidence(LLAMA, rows[rows["model"] == LLAMA])
     assert ask(evidence, function, parameters).value == pytest.approx(expected, rel=2e-2)
+
+
+def test_memory_is_judged_by_the_rows_of_its_protocol(rows):
+    baseline = (rows["protocol"] == "strongest_baseline") & (rows["component"] == "cache") & (rows["method"] == "full")
+    own = rows[rows["model"] == LLAMA].assign(value=rows["value"].mask(baseline, 2 * rows["value"]))
+    saved = [
+        ask(Evidence(LLAMA, own), "memory_saving", {"tokens": 204800, "protocol": p}).value
+        for p in ("paper", "strongest_baseline")
+    ]
+    assert saved[0] == pytest.approx(46.5, rel=2e-2) and saved[1] > saved[0] + 10
+
+
+def test_the_ends_of_a_models_range_are_those_of_the_settings(h200):
+    assert {model: said["tokens"] for model, said in h200.published.items()} == {m: list(n) for m, n in RANGE.items()}
+    with pytest.raises(NoRows, match="range of tiny"):
+        ask(Evidence("tiny", pd.DataFrame()), "speedup", {"phase": "prefill", "tokens": "shortest"})
+
+
+def test_full_attention_fits_under_the_strongest_baseline_alone(rows):
+    claim = next(claim for claim in claims() if claim.id == "wg-s53-full-attention-out-of-memory")
+    frame = judge([claim], Measured("h200", {LLAMA: Evidence(LLAMA, rows)}, {"wg_kv": [LLAMA]}, {}), defaultdict(str))
+    assert dict(zip(frame["protocol"], frame["verdict"], strict=True)) == {
+        "paper": REPRODUCED,
+        "strongest_baseline": CONTRADICTED,
+    }
 
 
 def test_claims_are_not_judged_on_some_of_the_layers(h200, rows):

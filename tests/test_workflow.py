@@ -193,6 +193,7 @@ OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_task
 OF_REASONING = {"wg_kv_figure_10": 1, "wg_kv_figure_16": 1}
 SWEEPS = {"write_gates_of_lambda": 2 + 5, "write_gates_of_model": 2}  # with a local cache and without
 OF_WRITE_GATES = {f"wg_kv_figure_{n}": 1 for n in (7, "7_ruler", 9, "9_ruler", 11, 12)} | OF_REASONING
+OF_WRITE_GATES |= {"table_wg_kv_goals": 1}
 OF_PATTERNS = {"pattern_rows": 1, "wg_kv_figure_2b": 1, "wg_kv_figure_3": 1, "wg_kv_figure_13": 1, "wg_kv_table_1": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
@@ -312,6 +313,7 @@ def test_kept_fractions_rerun_the_evaluation_alone(run):
         "table_helmet_tasks": 1,
         "table_ruler": 2,
         "table_ruler_tasks": 2,
+        "table_wg_kv_goals": 1,
         "unpruned_accuracy": 2,
         "wg_kv_figure_7": 1,
         "wg_kv_figure_7_ruler": 1,
@@ -399,7 +401,7 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
     for younger in ("reasoning", "helmet"):  # older than the benchmarks
         shutil.rmtree(run / f"results/reference/test/accuracy/lab-dense/{younger}")
     (run / "results/reference/test/patterns/lab-dense.parquet").unlink()
-    lacking = set(OF_REASONING) | set(of_patterns) | {"wg_kv_figure_7", "wg_kv_figure_9"}
+    lacking = set(OF_REASONING) | set(of_patterns) | {"wg_kv_figure_7", "wg_kv_figure_9", "table_wg_kv_goals"}
     assert set(found) - set(planned(run, "all", "reference")) == lacking
 
 
@@ -429,8 +431,9 @@ def test_committed_measurements_do_not_change_where_what_is_made_of_them_is_made
             "eviction method 'snapvk' is unknown; did you mean 'snapkv'?",
         ),
         (["--config", "device=cuda"], "no CUDA GPU is visible"),
+        (["latency"], "profile 'h200' needs a CUDA GPU, and this machine has none"),
     ],
-    ids=["tier", "method", "device"],
+    ids=["tier", "method", "device", "profile"],
 )
 def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
     (run / "results/test/claims.csv").unlink()
@@ -739,9 +742,11 @@ def test_scripts_from_prompts_to_claims(script, site):
                 "local_cache": [learned, no_local],
                 "patterns": [patterns],
                 "primitives": [patterns, own],
+                "goals": [learned, own, reasoned],
             }[product.reads]
             outputs = Named(pdf=f"{name}.pdf", png=f"{name}.png", csv=f"{name}.csv", md=f"{name}.md")
-            inputs = Named(rows=read, published=[]) if kind == "figure" else Named(*read)
+            measured = [str(ROOT / file) for file in product.measured]
+            inputs = Named(rows=read, published=[]) if kind == "figure" else Named(rows=read, measured=measured)
             script(kind, inputs, outputs, {"name": name, "lab": True})
             assert Path(outputs.pdf if kind == "figure" else outputs.md).stat().st_size > 300
 

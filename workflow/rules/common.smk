@@ -246,6 +246,12 @@ def primitive_rows(wildcards):
     return [pattern_rows(wildcards), *answers]
 
 
+def wg_kv_goal_rows(wildcards):
+    asked = [name for name in ("ruler", "reasoning") if name in benchmarks_of(wildcards.where, wildcards.paper)]
+    answers = [row for name in asked for row in accuracy_files(wildcards.where, model_of(wildcards), name)]
+    return [write_gate_rows(wildcards), *answers]
+
+
 def pattern_prompts(wildcards):
     """The items that contexts are taken of, by the name of their kind after "of_", since a rule has other inputs."""
     taken = {name: context for name, context in PATTERNS["contexts"].items() if "benchmark" in context}
@@ -268,6 +274,7 @@ READS = {
     "local_cache": local_cache_rows,
     "patterns": pattern_rows,
     "primitives": primitive_rows,
+    "goals": wg_kv_goal_rows,
 } | {name: accuracy_rows_on(name) for name in BENCHMARKS}
 
 

@@ -1,5 +1,8 @@
 # Paths of the latency profile, and what its rules need to know of config/latency.yaml. The logic is in the library.
 import re
+import sys
+
+from snakemake.exceptions import print_exception
 
 from kvrepro.profiling import run as profiling
 from kvrepro.profiling import published as latency_published
@@ -96,7 +99,9 @@ def needs_gpu():
         try:
             profiling.require_device(PROFILE_SETTINGS.profile)
         except InputError as error:
-            raise WorkflowError(str(error)) from None
+            # raised in an input function, it would stand within the function's own error and traceback
+            print_exception(WorkflowError(str(error)))
+            sys.exit(1)
 
 
 def scoring_products(place):
