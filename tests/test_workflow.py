@@ -605,8 +605,9 @@ def test_scripts_from_prompts_to_claims(script, site):
         provenance = [f"{path}.json" for path in row_files]
         files = [f"{part}.safetensors" for part in parts]
         for part, gate, row, about in zip(parts, files, row_files, provenance, strict=True):
-            made = Named(gates=gate, rows=row, provenance=about)
+            made = Named(gates=gate, rows=row, provenance=about, card=f"{part}.md")
             script("write_gates", Named(), made, {"recipe": settings}, trade_off=part.name, **dense)
+            assert f"λ = {part.name}" in Path(made.card).read_text()
         learned = f"results/test/{sweep}/lab-dense.parquet"
         made = Named(gates=sweep, rows=learned, provenance=f"{learned}.json")
         script("join_write_gates", Named(gates=files, rows=row_files, provenance=provenance), made, {}, **dense)

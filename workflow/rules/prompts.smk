@@ -1,25 +1,38 @@
 # Items of all tasks of a benchmark in each model's tokenizer, and their manifest with the hash of every prompt's token ids.
 
 
-for name in sorted({benchmark for _, benchmark in RUNS} | PATTERN_BENCHMARKS):
+def asked_of(model):
+    """The benchmarks that a model needs items of."""
+    taken = settings_for(model)["patterns"]["contexts"].values() if model in analysed(HERE, "patterns") else []
+    return {name for m, name in RUNS if m == model} | {each["benchmark"] for each in taken if "benchmark" in each}
+
+
+# models with settings of their own have a rule of their own, since its outputs are of their tasks
+ALIKE = [[m for m in MODELS if m not in config.get("models", {})], *([m] for m in config.get("models", {}))]
+PROMPTED = [(name, models) for models in ALIKE for name in sorted({name for m in models for name in asked_of(m)})]
+
+
+for name, models in PROMPTED:
 
     rule:
         name:
-            f"{name}_prompts"
+            f"{name}_prompts" if models is ALIKE[0] else f"{name}_prompts_of_{models[0]}"
         input:
             model_files,
         output:
-            prompts=[f"{RESULTS}/prompts/{{model}}/{name}/{task}.jsonl" for task in tasks_of(name)],
+            prompts=[f"{RESULTS}/prompts/{{model}}/{name}/{task}.jsonl" for task in settings_for(models[0])["benchmarks"][name]["tasks"]],
             manifest=f"{RESULTS}/prompts/{{model}}/{name}/manifest.csv",
         log:
             f"{LOGS}/prompts/{{model}}/{name}.log",
         conda:
             "../../envs/conda.yaml"
+        wildcard_constraints:
+            model="|".join(model.replace(".", "[.]") for model in models),
         params:
             name=name,
-            settings=config["benchmarks"][name],
+            settings=settings_for(models[0])["benchmarks"][name],
             seed=config["seed"],
-            texts=identity.texts(benchmark(name), config["benchmarks"][name]),
+            texts=identity.texts(benchmark(name), settings_for(models[0])["benchmarks"][name]),
             tokenizer=model_tokenizer,
         script:
             "../scripts/prompts.py"

@@ -10,6 +10,7 @@ rule write_gates_of_lambda:
         gates=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.safetensors",
         rows=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.parquet",
         provenance=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.parquet.json",
+        card=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.md",
     log:
         f"{LOGS}/{{sweep}}/{{model}}/{{trade_off}}.log",
     benchmark:
@@ -47,6 +48,7 @@ rule head_profile_of_model:
     input:
         model=model_files,
         recipe="config/write_gates/{model}.yaml",
+        pattern=head_pattern,
     output:
         f"{RESULTS}/head_profile/{{model}}.safetensors",
     log:
@@ -59,8 +61,25 @@ rule head_profile_of_model:
     resources:
         gpu=GPU,
     params:
-        over=config["write_gates"]["head_profile"],
-        rows=RECIPE,
+        over=profile_settings,
+        rows=profile_rows,
         weights=model_weights,
     script:
         "../scripts/head_profile.py"
+
+
+for path, source in HEAD_PATTERNS.items():
+
+    rule:
+        name:
+            f"head_pattern_{Path(path).stem}"
+        output:
+            path,
+        log:
+            f"{LOGS}/{path}.log",
+        conda:
+            "../../envs/conda.yaml"
+        params:
+            files={path: source},
+        script:
+            "../scripts/download.py"

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 
 from kvrepro.data import corpora
 from kvrepro.errors import InputError, command_line
+from kvrepro.methods import head_profile
 from kvrepro.methods.head_profile import HeadProfile
 from kvrepro.models.gated_attention import gated, gated_attention
 from kvrepro.models.loading import LoadedModel
@@ -157,9 +158,12 @@ def identify_from(
     rows: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print,
 ) -> HeadProfile:
-    """Identify heads as the recipe file of a model says. ``over`` holds keys of ``head_profile`` that take the place of
-    its own, ``rows`` those of the recipe of gates, whose rows ``wg_kv`` reads."""
+    """Identify heads as the recipe file of a model says, or read the published pattern that it names. ``over`` holds keys
+    of ``head_profile`` that take the place of its own, ``rows`` those of the recipe of gates, whose rows ``wg_kv``
+    reads."""
     recipe = HeadRecipe.read(path, over)
+    if recipe.pattern:
+        return head_profile.load(recipe.pattern, lm)
     source = passkey_source(lm, recipe) if recipe.form == "duo" else gate_source(lm, GateRecipe.read(path, rows)[0])
     return identify(lm, recipe, source, say)
 
