@@ -20,13 +20,13 @@ from kvrepro.data import sources
 from kvrepro.errors import InputError
 from kvrepro.methods import head_profile
 from kvrepro.methods.head_profile import HeadProfile
+from kvrepro.methods.published import HEAD_PATTERNS
 from kvrepro.models.capture import decoder, decoder_layers
 from kvrepro.models.gate import WriteGates, initial, load_gates
 from kvrepro.models.gated_attention import Gating, gated
 from kvrepro.profiling import bench_gate_training as bench
 from kvrepro.training.gates import heads, validation
 from kvrepro.training.gates.loss import sparsity_loss, step
-from kvrepro.methods.published import HEAD_PATTERNS
 from kvrepro.training.gates.recipe import FORMS, GateRecipe, HeadRecipe
 from kvrepro.training.gates.rows import Rows, read_source
 from kvrepro.training.gates.train import Run, sweep, train

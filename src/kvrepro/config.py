@@ -158,7 +158,7 @@ def check(settings: Mapping[str, Any]) -> None:
     }
     check_experiments(others | {"experiments": left})
     _check_budgets(settings["budgets"]["tasks"], settings)
-    for model in settings.get("models", {}):
+    for model in [name for name in models_of(settings) if name in settings.get("models", {})]:
         try:
             check_experiments(own(settings, model))
         except InputError as error:
@@ -186,10 +186,13 @@ def check_experiments(settings: Mapping[str, Any]) -> None:
 
 
 def _check_own(settings: Mapping[str, Any], where: str) -> None:
-    """The keys of ``models``: of models that an experiment names, and after which the settings are valid again."""
+    """The keys of ``models``, after which the settings must be valid again; those of a model that no experiment names
+    are not read."""
     for model, said in settings.get("models", {}).items():
-        if model not in (known := models_of(settings)):
+        if model not in (known := registry.entries()):
             raise unknown("model", model, known, "models")
+        if model not in models_of(settings):
+            continue
         for paper, keys in said.get("experiments", {}).items():
             if "models" in keys or paper not in own(settings, model)["experiments"]:
                 raise InputError(
@@ -220,8 +223,8 @@ def _check_window(where: str, model: str, asked: Iterable[str], settings: Mappin
         known, given = benchmark(name), settings["benchmarks"][name]
         if window >= (tokens := known.shortest(given) + known.answers(given)):
             raise InputError(
-                f"{where}: the window of {window} tokens in {RECIPES / model}.yaml covers all of {name}, whose contexts "
-                f"and answers may have {tokens}; lower write_gates.recipe.window or raise benchmarks.{name}.length."
+                f"{where}: the window of {window} tokens in {RECIPES / model}.yaml covers all of {name}, whose "
+                f"contexts and answers may have {tokens}; lower write_gates.recipe.window or raise benchmarks.{name}.length."
             )
 
 
@@ -376,8 +379,8 @@ def _remedy(name: str, entry: Mapping[str, Any]) -> str:
     if "trained" in entry:
         made = Path(entry["trained"])
         return (
-            f"train it on a GPU (snakemake --cores all -- {made}/README.md), copy {made} to {entry['path']}, or leave it "
-            "out of the tier"
+            f"train it on a GPU (snakemake --cores all -- {made}/README.md), copy {made} to {entry['path']}, or leave "
+            "it out of the tier"
         )
     return f"restore it (git checkout {entry['path']}) or train it"
 

@@ -8,7 +8,8 @@ def asked_of(model):
 
 
 # models with settings of their own have a rule of their own, since its outputs are of their tasks
-ALIKE = [[m for m in MODELS if m not in config.get("models", {})], *([m] for m in config.get("models", {}))]
+OWN = [model for model in MODELS if model in config.get("models", {})]
+ALIKE = [[model for model in MODELS if model not in OWN], *([model] for model in OWN)]
 PROMPTED = [(name, models) for models in ALIKE for name in sorted({name for m in models for name in asked_of(m)})]
 
 

@@ -1,4 +1,4 @@
-"""Files that the authors of methods publish, by the path that ``snakemake`` puts them at, with their pinned checksums."""
+"""Files that the authors of methods publish, by the path that the workflow puts them at, with pinned checksums."""
 
 from __future__ import annotations
 

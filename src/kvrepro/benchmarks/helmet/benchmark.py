@@ -49,9 +49,11 @@ def _places(settings: Mapping[str, Any]) -> dict[str, Path]:
 
 
 def _is_fetched(task: str, folder: Path) -> bool:
-    """Whether all the files of a task that ``snakemake helmet_data`` fetches lie in a folder."""
+    """Whether the files of a task that ``snakemake helmet_data`` fetches lie in a folder, or another that does."""
     files = [name for name in DOWNLOADS if name.startswith(f"{task}/")]
-    return bool(files) and all((folder / name).is_file() for name in files)
+    others = definition(task).splits.get("files", ())
+    there = bool(files) and all((folder / name).is_file() for name in files)
+    return there or any((folder / name).is_file() for name in others)
 
 
 def check(settings: Mapping[str, Any]) -> None:

@@ -158,9 +158,11 @@ def identify_from(
     rows: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print,
 ) -> HeadProfile:
-    """Identify heads as the recipe file of a model says, or read the published pattern that it names. ``over`` holds keys
-    of ``head_profile`` that take the place of its own, ``rows`` those of the recipe of gates, whose rows ``wg_kv``
-    reads."""
+    """Identify heads as the recipe file of a model says, or read the published pattern that it names.
+
+    ``over`` holds keys of ``head_profile`` that take the place of its own, ``rows`` those of the recipe of gates, whose
+    rows ``wg_kv`` reads.
+    """
     recipe = HeadRecipe.read(path, over)
     if recipe.pattern:
         return head_profile.load(recipe.pattern, lm)
