@@ -224,7 +224,8 @@ def _check_window(where: str, model: str, asked: Iterable[str], settings: Mappin
         if window >= (tokens := known.shortest(given) + known.answers(given)):
             raise InputError(
                 f"{where}: the window of {window} tokens in {RECIPES / model}.yaml covers all of {name}, whose "
-                f"contexts and answers may have {tokens}; lower write_gates.recipe.window or raise benchmarks.{name}.length."
+                f"contexts and answers may have {tokens}; lower write_gates.recipe.window or raise "
+                f"benchmarks.{name}.length."
             )
 
 

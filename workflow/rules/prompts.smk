@@ -21,14 +21,17 @@ for name, models in PROMPTED:
         input:
             model_files,
         output:
-            prompts=[f"{RESULTS}/prompts/{{model}}/{name}/{task}.jsonl" for task in settings_for(models[0])["benchmarks"][name]["tasks"]],
+            prompts=[
+                f"{RESULTS}/prompts/{{model}}/{name}/{task}.jsonl"
+                for task in settings_for(models[0])["benchmarks"][name]["tasks"]
+            ],
             manifest=f"{RESULTS}/prompts/{{model}}/{name}/manifest.csv",
         log:
             f"{LOGS}/prompts/{{model}}/{name}.log",
-        conda:
-            "../../envs/conda.yaml"
         wildcard_constraints:
             model="|".join(model.replace(".", "[.]") for model in models),
+        conda:
+            "../../envs/conda.yaml"
         params:
             name=name,
             settings=settings_for(models[0])["benchmarks"][name],

@@ -49,7 +49,7 @@ def make_optimizer(config: LabConfig, part: Part, model, fused: bool) -> torch.o
 
 
 def begin_with(model, start: Path, data: Path) -> None:
-    """Give a model the weights of a directory; InputError unless its shapes fit, and its tokenizer is that of ``data``."""
+    """Give a model the weights of a directory; InputError unless they fit and its tokenizer is that of ``data``."""
     if fault := weights.fault(start):
         raise InputError(f"start: {start} {fault}; restore it (git checkout {start}).")
     if (start / "tokenizer.json").read_bytes() != (data / "tokenizer.json").read_bytes():
