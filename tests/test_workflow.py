@@ -677,9 +677,12 @@ def test_scripts_from_prompts_to_claims(script, site):
     assert (found.loc[found["method"] == "snapkv@budget=64", "evictions"] > 0).all()
 
     accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
-    script("unpruned_accuracy", Named(accuracy), Named("accuracy.json"), {"length": 1000}, **hybrid)
+    script("unpruned_accuracy", Named(ruler=[accuracy]), Named("accuracy.json"), {"lengths": {"ruler": 1000}}, **hybrid)
     record = json.loads(Path("accuracy.json").read_text())
     assert set(record) == {"ruler_1000", "mean", "items_per_task"} and record["items_per_task"] == 2
+    both, lengths = Named(reasoning=[reasoned], ruler=[accuracy]), {"ruler": 1000, "reasoning": 640}
+    script("unpruned_accuracy", both, Named("both.json"), {"lengths": lengths}, **hybrid)
+    assert json.loads(Path("both.json").read_text()) == record | {"reasoning_640": {"registers": 0.0}}
     for kind, products in (("figure", FIGURES), ("table", TABLES)):
         for name, product in products.items():
             own = accuracy if "gatesight" in product.papers else "results/test/accuracy/lab-dense/ruler/qa_1.parquet"
