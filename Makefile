@@ -16,6 +16,7 @@ EXTRAS_cpu := dev
 EXTRAS_cuda := dev,gpu
 EXTRAS_vllm := dev,vllm
 STAMP := $(VENV)/installed-$(STACK)
+KVPRESS := $(VENV)/installed-kvpress
 SNAKEMAKE = $(BIN)/snakemake $(TARGETS) --workflow-profile $(PROFILE) $(if $(TIER),--config tier=$(TIER)) --cores $(CORES) $(ARGS)
 
 .PHONY: help reproduce figures test lint
@@ -40,7 +41,11 @@ figures: $(STAMP) ## Tables, figures and claims of the tier, and those of the co
 	@$(BIN)/python -m kvrepro.locks
 	$(SNAKEMAKE)
 
-test: $(STAMP) ## Run the tests
+$(KVPRESS): $(STAMP) envs/kvpress.txt
+	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python $${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} --no-deps -r envs/kvpress.txt
+	touch $@
+
+test: $(KVPRESS) ## Run the tests
 	$(BIN)/pytest
 
 lint: $(STAMP) ## Check workflow and code style

@@ -119,7 +119,10 @@ def test_a_limit_that_nothing_outgrows_answers_nothing(rows):
 
 
 def test_claims_are_judged_from_rows():
-    models, commands = {"gatesight": [], "wg_kv": ["lab-dense"]}, dict.fromkeys(("quick", "lab", "paper"), "make")
+    models, commands = (
+        {"gatesight": [], "wg_kv": ["lab-dense"]},
+        dict.fromkeys(("quick", "lab", "h200", "paper"), "make"),
+    )
     measured = Measured("lab", {"lab-dense": Evidence("lab-dense", bounded_rows(120))}, models, {})
     judged = judge(claims(), measured, commands).set_index("claim_id")
     assert judged.loc["wg-f10-eviction-alone-collapses", "verdict"] == "direction holds"

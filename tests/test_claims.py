@@ -37,7 +37,7 @@ from kvrepro.training.cost import cost_rows
 
 METHODS = {"gatesight": 0.75, "snapkv": 0.5, "random": 0.25}
 ALL = (*comparisons.NINE, 1.0)
-COMMANDS = {"quick": "make reproduce TIER=quick", "lab": "make lab", "paper": "make paper"}
+COMMANDS = {"quick": "make reproduce TIER=quick", "lab": "make lab", "h200": "profile", "paper": "make paper"}
 AT_01 = {"kept": 0.1, "benchmark": "ruler"}
 TWICE = {"factor": 2, "metric": "spearman"}
 LEAD = {"metric": "overlap@10", "corpus": ["sft-code", "stdlib"]}
@@ -498,6 +498,7 @@ def test_a_claim_that_is_not_run_here_has_a_command_and_one_not_built_has_none(j
     assert len(not_run) and set(not_run["command"]) <= set(COMMANDS.values())
     asked_of_quick = not_run.set_index("claim_id")["command"]
     assert asked_of_quick["gs-f4b-ruler-over-snapkv"] == "make lab"  # the first tier that can test it
+    assert {asked_of_quick[name] for name in ("gs-t2-gatesight", "wg-abs-memory")} == {"profile"}
     not_built = judged[judged["verdict"] == "not built"]
     assert not_built["command"].isna().all() and not_built["measured"].isna().all()
 
@@ -508,11 +509,12 @@ def test_several_numbers_are_json(judged):
 
 
 def test_markdown_counts_verdicts_and_labels_lab_models(judged):
-    text = markdown(claims(), {"quick": judged, "reference/lab": judged}, ["lab-hybrid"])
+    text = markdown(claims(), {"quick": judged, "reference/lab": judged}, ["lab-hybrid"], ["quick: mixed rows."])
+    assert text.startswith("# Claims\n\n**quick: mixed rows.**\n\nLab models")
     counted = judged[judged["paper"] == "gatesight"]["verdict"].value_counts()
     line = next(x for x in text.splitlines() if x.startswith("| GateSight") and "| quick |" in x)
     assert [int(c) for c in line.split("|")[4:-2]] == [counted.get(v, 0) for v in verdicts.VERDICTS]
-    assert "| lab-hybrid, lab model |" in line
+    assert "| lab-hybrid, lab model |" in line and "also trained on contexts in RULER's formats" in text
     assert "direction holds on lab-hybrid" in text and "| reproduced |" in text
     assert all(f"* **{name}**: {sentence}" in text for name, sentence in verdicts.MEANING.items())
     assert "reference/lab: measured" in text and "(lab-hybrid, lab model)" in text

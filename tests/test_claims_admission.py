@@ -250,7 +250,7 @@ def test_a_task_that_lacks_or_is_not_answered_judges_nothing(evidence):
 
 def test_a_lab_model_is_judged_on_stand_ins_as_such(evidence):
     models = {"gatesight": [], "wg_kv": ["lab-dense"]}
-    commands = dict.fromkeys(("quick", "lab", "paper"), "make reproduce")
+    commands = dict.fromkeys(("quick", "lab", "h200", "paper"), "make reproduce")
     judged = judge(claims(), Measured("lab", {"lab-dense": evidence}, models, {}), commands).set_index("claim_id")
     assert judged.loc["wg-f7-over-local-attention", "verdict"] == "direction holds"
     assert judged.loc["wg-f14-over-duo-attention", "measured"] == pytest.approx(12.5)

@@ -45,6 +45,18 @@ def pairs(**others: Evidence) -> Evidence:
     return tier[MAIN]
 
 
+def test_the_place_of_a_largest_lead_is_its_kept_fraction():
+    """KVzip is made to lead most where it answers everything and GateSight nothing."""
+    task = "niah_multikey_1"
+    wide = [("kvzip", [task], [0.5], 1.0), ("gatesight", [task], [0.5], 0.0)]
+    asked = {"a": "kvzip", "b": "gatesight", "benchmark": "ruler", "tasks": task}
+    found = ask(evidence(changes=wide), "place_of_largest_lead", asked)
+    assert found.value == found.low == found.high == 0.5
+    assert ruling("gs-f12-largest-lead-on-multikey-1-at", evidence(changes=wide)) == "reproduced"
+    other = [(method, [task], [0.7], value) for method, _, _, value in wide]
+    assert ruling("gs-f12-largest-lead-on-multikey-1-at", evidence(changes=other)) == "contradicted"
+
+
 @pytest.mark.parametrize(
     ("ahead", "expected"),
     [((), "direction holds"), (("ruler",), "reproduced"), (("ruler", "scbench"), "direction holds")],

@@ -1,12 +1,20 @@
 """The claim ledger: complete, consistent, and clear about faults."""
 
+import re
 import shutil
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from kvrepro import config
+from kvrepro.analysis.names import ABLATION, FIVE_TASKS
 from kvrepro.claims import ledger
+from kvrepro.claims.comparisons import NINE
+from kvrepro.claims.evidence import TASKS
+from kvrepro.claims.latency import LATENCY_QUERIES
+from kvrepro.claims.scoring import SCORING_QUERIES
 from kvrepro.errors import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -111,8 +119,77 @@ def test_claims_about_accuracy_name_a_length_and_leave_the_quick_tier_out(claims
 
 
 def test_claims_name_tiers_that_exist_smallest_first(claims):
-    order = [t for t in ("quick", "lab", "paper") if (ROOT / f"config/tiers/{t}.yaml").exists()]
+    order = [t for t in ("quick", "lab", "h200", "paper") if t == "h200" or (ROOT / f"config/tiers/{t}.yaml").exists()]
     assert [c.id for c in claims if list(c.tiers) != [t for t in order if t in c.tiers]] == []
+
+
+def wanting(call: dict, function: str, settings: dict) -> list:
+    """What a call of a query asks for and a tier lacks: fractions, tasks, methods, windows, sets and a sparse model."""
+    experiment, seen, budgets = settings["experiments"]["gatesight"], settings["observations"], settings["budgets"]
+    sets = {"1K", *(f"{x['tokens'] // 1024}K" for x in seen["sets"]), f"ruler_{seen['ruler']['length'] // 1024}K"}
+    words = [str(call[key]) for key in ("cell", "step") if key in call]
+    windows = [int(w) for text in words for w in re.findall(r"\b(?:to_)?(\d+)\b", text)]
+    asked, there = [], set()
+    if function in ABLATIONS:
+        kept = [call.get("kept", "mean")] if function in ("allocation_value", "allocation_gap") else ["mean"]
+        asked += [f for k in kept for f in (NINE if k == "mean" else (k,))]
+        names = [call["task"]] if "task" in call else ABLATION[call["benchmark"]]
+        asked += TASKS[call["benchmark"]] if function == "allocation_gap" else names
+        there = {*budgets["kept"], *chain(*budgets["tasks"].values())}
+    elif function in OF_APPENDIX_D:
+        asked = [*([call["kept"]] if "kept" in call else []), *FIVE_TASKS]
+        asked += [float(call["cell"].split()[1])] if function == "budget_cell" else []
+        asked += [call["length"]] if "length" in call else []
+        ruler = {**settings["benchmarks"]["ruler"], "tasks": budgets["tasks"]["ruler"], **budgets.get("ruler", {})}
+        there = {*budgets["kept"], *ruler["tasks"], ruler["length"]}
+    elif function.startswith("window_") and function != "window_cost":
+        asked = [*windows, *(int(call[key]) for key in ("window", "base") if key in call)]
+        asked += [windows[0] - 3] if function == "window_gain_per_layer" else []
+        there = {*seen["windows"], settings["estimators"]["window"]}
+    elif function.startswith("length_"):
+        asked = [call["documents"] if "documents" in call else call["cell"].split()[1]]
+        asked += FIVE_TASKS if "task" in call else []
+        there = {*sets, *seen["ruler"]["tasks"]}
+    elif "benchmark" in call and function not in EVERY_ITEM:
+        kept = call.get("kept", "mean")
+        kept = NINE if kept == "mean" else kept if isinstance(kept, list) else [kept]
+        tasks = call.get("tasks", TASKS[call["benchmark"]])
+        asked = [*kept, *([tasks] if isinstance(tasks, str) else tasks)]
+        asked += [*(call[key] for key in ("a", "b", "method") if key in call), *call.get("others", [])]
+        there = {*experiment["kept"], *experiment["methods"], *settings["benchmarks"][call["benchmark"]]["tasks"]}
+    elif function == "index_keys":
+        asked, there = ["Qwen3.8-Flash-Next"], set(experiment["models"])
+    return [x for x in asked if x not in there]
+
+
+ABLATIONS = ("allocation_value", "allocation_lead", "allocation_lead_over", "allocation_gap", "allocation_spread")
+OF_APPENDIX_D = (
+    "budget_cell",
+    "budget_by_layer",
+    "exponent_value",
+    "gate_in_score",
+    "closed_layers",
+    "closed_layers_loss",
+)
+EVERY_ITEM = ("identity_rate", "budget_error", "cache_share", "index_keys")  # of whatever was asked
+
+
+def test_tiers_have_what_their_claims_ask_for(claims):
+    lacking = {}
+    for tier in ("quick", "lab", "paper"):
+        settings = config.load({"tier": tier})
+        for claim in claims:
+            if claim.paper == "gatesight" and claim.query and tier in claim.tiers:
+                asked = claim.query.calls().values()
+                if missing := [x for call in asked for x in wanting(call, claim.query.function, settings)]:
+                    lacking[claim.id, tier] = missing
+    assert lacking == {}
+
+
+def test_what_a_profile_measures_is_asked_of_the_profile_alone(claims):
+    names = {query.__name__ for query in (*LATENCY_QUERIES, *SCORING_QUERIES)}
+    profiled = [claim for claim in claims if claim.query and claim.query.function in names]
+    assert len(profiled) > 40 and {claim.tiers for claim in profiled} == {("h200",)}
 
 
 def test_published_numbers_meet_their_own_weaker_statement(claims):
@@ -182,7 +259,7 @@ def test_tolerances():
         ("wg_kv.yaml", "kind: range", "kind: rnage", "claim 'wg-abs-memory', kind: 'rnage' is not one of"),
         ("wg_kv.yaml", "    unit: ratio\n", "", "claim 'wg-abs-prefill-speedup': 'unit' is a required property"),
         ("wg_kv.yaml", "place: Abstract", "place: Abstrakt", "claim 'wg-abs-memory': place 'Abstrakt'.*'Abstract'"),
-        ("wg_kv.yaml", "tiers: [lab, paper]", "tiers: [h100, paper]", "claim 'wg-abs-memory', tiers.0: 'h100'"),
+        ("wg_kv.yaml", "tiers: [h200]", "tiers: [h100]", "claim 'wg-abs-memory', tiers.0: 'h100'"),
         ("wg_kv.yaml", "tolerance: memory", "tolerance: memry", "claim 'wg-abs-memory': tolerance 'memry'.*'memory'"),
         ("wg_kv.yaml", "low: 46, high: 68", "low: 68, high: 46", "claim 'wg-abs-memory': low is above high"),
         ("wg_kv.yaml", "published: {low: 46, high: 68}", "published: many", "claim 'wg-abs-memory', published"),

@@ -107,6 +107,14 @@ def test_heads_slow_in_nearly_all_documents_in_hardly_any_and_in_between(evidenc
     assert sum(counts.values()) == len(LIVES)
 
 
+def test_slow_heads_are_counted_over_all_documents_and_their_interval_over_those_analysed(evidence):
+    rows = evidence.rows.copy()
+    measured = (rows["experiment"] == "half_lives") & (rows["method"] == "measured")
+    rows.loc[measured, "value"] /= 100  # in the analysed documents no head is slow
+    found = ask(Evidence("lab-hybrid", rows), "slow_heads", {"threshold": 1000})
+    assert found.value == sum(x >= 1000 for x in LIVES) > 0 and found.low == found.high == 0
+
+
 def test_order_stability_is_a_percentile_of_pairs(evidence):
     values = observed.stability(evidence.rows, "write")
     found = ask(evidence, "order_stability", {"signal": "write", "percentile": 10})
@@ -120,6 +128,18 @@ def test_the_static_correlation_is_spearmans(evidence):
     lives = observed.half_lives(rows)
     found = ask(Evidence("lab-hybrid", rows), "static_correlation", {})
     assert found.value == pytest.approx(spearmanr(lives["static"], lives["median"]).statistic)
+
+
+def test_appendix_d_is_judged_on_contexts_of_its_own_where_there_are_any(evidence):
+    own = evidence.rows[evidence.rows["experiment"] == "budgets"].assign(experiment="long_budgets")
+    own = own.assign(value=own["value"].where(own["method"] != "per_head", 0.0))
+    both = Evidence("lab-hybrid", pd.concat([evidence.rows, own], ignore_index=True))
+    at, flat = {"cell": "per_head 0.1"}, {"allocation": "flat", "kept": 0.1, "benchmark": "ruler"}
+    assert ask(evidence, "budget_cell", at).value > ask(both, "budget_cell", at).value == 0
+    assert ask(both, "budget_by_layer", {"kept": 0.1}).value == pytest.approx(rule("gate_proportional", 0.1))
+    zero = own.assign(value=0.0)
+    only = Evidence("lab-hybrid", pd.concat([evidence.rows, zero], ignore_index=True))
+    assert ask(only, "allocation_value", flat).value == pytest.approx(rule("flat", 0.1))  # Table 4 is on the others
 
 
 def test_the_lead_on_a_task_is_over_the_largest_of_the_others(evidence):

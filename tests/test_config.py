@@ -17,6 +17,7 @@ from kvrepro.analysis.names import ABLATION
 from kvrepro.benchmarks import helmet
 from kvrepro.benchmarks.registry import benchmark
 from kvrepro.benchmarks.scbench import TASKS
+from kvrepro.data.sources import _wanted, source
 from kvrepro.errors import InputError
 from kvrepro.evaluate import arms
 
@@ -41,6 +42,7 @@ def methods(**named) -> dict:
     return gatesight(methods=named)
 
 
+METHODS = ("gatesight", "kvzip", "snapkv", "triattention", "keydiff", "random")
 SCBENCH = {"length": 4096, "items": 1, "tasks": ["kv"], "sources": {"prose": "kjv", "word_count": 50}}
 
 
@@ -69,6 +71,7 @@ def test_the_allocation_ablation_is_on_three_tasks_of_each_benchmark_where_there
     for tier in ("lab", "paper"):
         tasks = config.load({"tier": tier})["budgets"]["tasks"]
         assert set(ABLATION["scbench"]) == set(tasks["scbench"]) and set(ABLATION["ruler"]) < set(tasks["ruler"])
+        assert config.load({"tier": tier})["budgets"]["items"] == 100  # RULER's; SCBench has fewer, and all are asked
     assert set(config.load({"tier": "quick"})["budgets"]["tasks"]) == {"ruler"}
 
 
@@ -80,6 +83,20 @@ def test_helmet_is_asked_as_published_and_offline_in_short():
     given = {"tier": "quick", "benchmarks": {"helmet": {"data": {"trec_fine": "data/HELMET"}}}}
     assert config.load(given)["benchmarks"]["helmet"]["data"] == {"trec_fine": "data/HELMET"}
     assert "must be" in sentence(benchmarks={"helmet": {"data": 3}})
+
+
+@pytest.mark.parametrize("tier", ["quick", "lab", "paper"])
+def test_every_tier_runs_all_methods_at_the_same_kept_fractions(tier):
+    found = config.load({"tier": tier})["experiments"]["gatesight"]["methods"]
+    assert tuple(found)[: len(METHODS)] == METHODS and set(found) - set(METHODS) <= {"l2_norm"}
+    assert not any({"kept", "benchmarks"} & set(method) for method in found.values())
+
+
+def test_the_papers_labels_are_of_no_document_that_names_a_long_context_benchmark():
+    corpora = [source(entry) for entry in config.load({"tier": "paper"})["labels"]["corpora"]]
+    assert len(corpora) == 9 and len({each.exclude for each in corpora}) == 1
+    assert {"RULER", "SCBench", "LongBench", "InfiniteBench", "HELMET", "LongProc"} <= set(corpora[0].exclude)
+    assert _wanted(["on RULER-8K", "a ruler of wood"], corpora[0].exclude, None) == ("a ruler of wood",)
 
 
 def laid_over(model: str = "lab-dense", **keys) -> dict:
@@ -186,6 +203,7 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         ({"write_gates": {"recipe": {"lambdas": [0.16]}}}, ["lambda 0.64", "name one of 0.16"]),
         ({"budgets": {"tasks": {"rulr": ["vt"]}}}, ["budgets.tasks", "did you mean 'ruler'"]),
         ({"budgets": {"tasks": {"ruler": ["vtt"]}}}, ["budgets.tasks.ruler", "did you mean 'vt'"]),
+        ({"budgets": {"ruler": {"length": 100}}}, ["budgets.ruler.length", "100 must be at least 512"]),
         ({"budgets": {"tasks": {"ruler": []}}}, ["budgets.tasks.ruler", "at least 1"]),
         (
             gatesight(benchmarks=["scbench"]),
@@ -200,7 +218,7 @@ def test_overrides_are_laid_over_the_tier_and_null_removes():
         (methods(it={"eviction": {"method": "snapkv", "window": 5000}}), ["it: a window of 5000 tokens covers all"]),
         (methods(it={"eviction": {"method": "gatesight", "estimators": "a"}}), ["option 'estimators' is unknown"]),
         (methods(it={"admission": {"method": "local_attention", "sinks": -1}}), ["-1 sinks"]),
-        (methods(gatesight=None, snapkv=None, keydiff=None, random=None), ["gatesight.methods", "at least 1 entry"]),
+        (methods(**dict.fromkeys(METHODS)), ["gatesight.methods", "at least 1 entry"]),
         (
             {"experiments": {"wg_kv": {"methods": {"it": {"eviction": "gatesight"}}}}},
             ["wg_kv.methods.it", "'lab-dense' has none"],

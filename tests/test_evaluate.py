@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 import torch
 
-from kvrepro.benchmarks.example import Example, Question, render
+from kvrepro.benchmarks.example import Example, Question, Sampling, render
 from kvrepro.cache.admitted import Policy
+from kvrepro.cache.fork import fork
+from kvrepro.cache.joined import join
 from kvrepro.errors import InputError
 from kvrepro.evaluate import protocol
 from kvrepro.evaluate.arms import Arm, check_budgets
@@ -21,6 +23,8 @@ from kvrepro.evaluate.protocol import evaluate
 from kvrepro.methods import admission, eviction, selection
 from kvrepro.methods.admission.base import Admission
 from kvrepro.models.capture import prefill
+from kvrepro.models.gated_attention import keys_before_rope
+from kvrepro.models.sampling import sample
 from kvrepro.results import ANSWERS, read_rows, valid, write_rows
 
 BASE = {"paper": "gatesight", "experiment": "ruler", "tier": "test"}
@@ -365,6 +369,52 @@ def test_the_reference_confirms_only_what_it_would_answer(model, request):
         assert ended.finish_reason == "eos" and confirmed(lm, cache(), n, ids, 6, ended) == ended
     finally:
         lm.model.generation_config.eos_token_id = eos
+
+
+DRAWN = Sampling(temperature=3.0, top_p=0.95, top_k=20, seed=7)
+
+
+def test_an_answer_is_sampled_by_the_draws_of_its_question(tiny_dense):
+    """Against the whole sequence run anew for each token; rows have the same draws, and a greedy question beside it
+    stays greedy."""
+    lm, prompt = tiny_dense, render(example(), tiny_dense.tokenizer)
+    n, ids, most = len(prompt.prefix), prompt.questions[0], 6
+    parent = prefill(lm, torch.tensor(prompt.prefix), prompt.protected)
+    draws, tokens = torch.rand(most, generator=torch.Generator().manual_seed(7)), []
+    for draw in draws:
+        logits = lm.model(torch.tensor([[*prompt.prefix, *ids, *tokens]])).logits[:, -1]
+        tokens.append(int(sample(logits, draw[None], DRAWN)))
+    own = copy.deepcopy(parent.cache)
+    given = decode(lm, own, [ask(lm, own, n, ids, most, sampling=DRAWN)])[0]
+    assert given.tokens == tuple(tokens)
+    assert confirmed(lm, copy.deepcopy(parent.cache), n, ids, most, given, DRAWN) == given
+    assert confirmed(lm, copy.deepcopy(parent.cache), n, ids, most, given) is None
+    other = replace(DRAWN, seed=8)
+    assert confirmed(lm, copy.deepcopy(parent.cache), n, ids, most, given, other) is None
+    plain = copy.deepcopy(parent.cache)
+    greedy = decode(lm, plain, [ask(lm, plain, n, ids, 4)])[0]
+    before = {}
+    with keys_before_rope(lm, before):
+        parent = prefill(lm, torch.tensor(prompt.prefix), prompt.protected, query_window=1)
+        whole = [torch.ones(keys.shape[:2], dtype=torch.bool) for keys in parent.keys]
+        sessions = [fork(lm, parent, [whole] * rows) for rows in (2, 1)]
+        posed = [ask(lm, sessions[0].cache, n, ids, most, 2, sampling=DRAWN), ask(lm, sessions[1].cache, n, ids, 4)]
+        answers = decode(lm, join(lm, [each.cache for each in sessions], most, before), posed)
+    assert [each.tokens for each in answers] == [given.tokens, given.tokens, greedy.tokens] and greedy != given
+
+
+@pytest.mark.parametrize("model", ["tiny_dense", "tiny_hybrid"])
+def test_sampled_answers_pass_the_checks_of_identity(model, request):
+    asked = example()
+    first, second = asked.questions
+    drawn = replace(asked, questions=(replace(first, sampling=DRAWN), second))
+    lm = request.getfixturevalue(model)
+    got = [pd.DataFrame(evaluate(lm, [each], arms(), score, BASE)) for each in (drawn, drawn, asked)]
+    assert got[0]["ok"].all() and got[0].equals(got[1])
+    whole = got[0]["budget"] == 1.0
+    assert got[0][whole].groupby("question")["prediction"].nunique().eq(1).all()
+    same = got[0]["prediction"] == got[2]["prediction"]
+    assert same[got[0]["question"] == 1].all() and not same[(got[0]["question"] == 0) & whole].any()
 
 
 def test_a_full_child_that_differs_is_marked_and_the_reference_keeps_its_answer(tiny_hybrid, monkeypatch):

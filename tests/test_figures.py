@@ -12,6 +12,7 @@ from synthetic_rows import KEPT, TASKS, accuracy_rows, predictor_rows, scbench_r
 
 from kvrepro.analysis import bootstrap, summary
 from kvrepro.analysis.accuracy import accuracy, unanswered
+from kvrepro.config import load
 from kvrepro.errors import InputError
 from kvrepro.figures import style
 from kvrepro.figures.accuracy import figure_4b, figure_11
@@ -57,6 +58,7 @@ def known(rows, predictors):
         "patterns": pattern_rows(),
         "reasoning": bounded_rows(),
         "primitives": pd.concat([pattern_rows(), admission_rows()], ignore_index=True),
+        "goals": pd.concat([validation_rows(), admission_rows(), bounded_rows()], ignore_index=True),
     }
 
 
@@ -240,6 +242,14 @@ def test_listed_looks_differ_in_color_and_marker():
         looks = [(look.color, look.marker) for look in gatesight.values()]
         assert len(set(looks)) == len(looks)
         assert not {look.color for look in known.values()} & set(style.SPARE_COLORS)
+
+
+@pytest.mark.parametrize("tier", ["lab", "paper"])
+def test_every_method_of_gatesight_is_called_by_its_name_and_has_a_color_of_its_own(tier):
+    methods = load({"tier": tier})["experiments"]["gatesight"]["methods"]
+    looks = [style.METHODS[name] for name in ("dense", *methods)]
+    assert len({look.color for look in looks}) == len({look.label for look in looks}) == len(looks)
+    assert ("l2_norm" in methods) == (tier == "lab") and style.METHODS["l2_norm"].label == "L2 norm"
 
 
 def test_figure_11_has_a_panel_per_task(rows):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 from synthetic_observations import ATTENTION, DOCUMENTS, GDN, HEADS, KEPT, WINDOWS, life, observation_rows
 from synthetic_rows import accuracy_rows, predictor_rows
 
@@ -77,11 +78,19 @@ def test_figure_13_has_a_panel_a_task_and_a_line_a_rule(rows):
     assert [axes.get_title() for axes in figure.axes] == list(ABLATION_TASKS)
     found = lines(figure.axes[0])
     assert set(found) == {"gate-proportional", "flat", "PyramidKV"}
-    assert list(found["flat"].get_xdata()) == list(KEPT) and found["flat"].get_ydata()[0] == pytest.approx(60)
+    assert list(found["flat"].get_xdata()) == list(KEPT[1:])  # 0.05 is Appendix D's
+    assert found["flat"].get_ydata()[0] == pytest.approx(60)
 
 
 def test_accuracy_figures_name_their_benchmark(accuracies):
     assert "RULER 1024" in figure_4a(accuracies).axes[0].get_title()
+    for lab in (True, False):
+        text = " ".join(t.get_text() for t in figure_4a(accuracies, lab=lab).findobj(Text)).replace("\n", " ")
+        assert ("trained on contexts in RULER's formats" in text) == lab
+        assert ("trained on contexts in RULER's formats" in table_3(accuracies, lab=lab)[1]) == lab
+    assert "end after most_new_tokens" not in table_3(accuracies)[1]
+    cut = accuracies.assign(experiment="scbench", benchmark="scbench_stand_in")
+    assert "end after most_new_tokens" in table_3(cut)[1]
     other = accuracies.assign(experiment="scbench", benchmark="scbench")
     assert figure_4a(other).axes[0].get_title().endswith("SCBench")
     assert "SCBench by task" in figure_9(other).get_suptitle()
@@ -104,7 +113,9 @@ def test_table_4_is_over_the_tasks_of_each_benchmark(rows):
     frame, text = table_4(rows)
     assert set(frame["method"]) == set(ALLOCATION_ABLATION) and set(frame["benchmark"]) == {"ruler", "scbench"}
     found = frame.set_index(["benchmark", "method", "budget"])["accuracy"]
-    assert found["ruler", "pyramid", "0.05"] == pytest.approx(40)
+    every = [found["ruler", "pyramid", str(share)] for share in KEPT[1:]]
+    assert found["ruler", "pyramid", "mean"] == pytest.approx(np.mean(every)) and len(every) == 9
+    assert ("ruler", "pyramid", "0.05") not in found
     assert "mean over 3 tasks of 20 items" in text and "SCBench" in text
     ruler = table_4(rows[~rows["task"].isin(ABLATION_TASKS[:3])])[0]
     assert set(ruler["benchmark"]) == {"ruler"}
@@ -133,4 +144,7 @@ def test_appendix_d_gathers_the_gate_analyses(rows):
     assert list(costs) == pytest.approx([1, 3])
     budgets = frame[frame["analysis"] == "budgets"]
     assert len(budgets) == 5 * len(KEPT)
+    own = rows[rows["experiment"] == "budgets"].assign(experiment="long_budgets", value=0.0)
+    long = appendix_d(pd.concat([rows, own], ignore_index=True))[0]
+    assert (long.loc[long["analysis"] == "budgets", "value"] == 0).all() and len(long) == len(frame)
     assert all(title in text for title in ("## Within and across heads", "## Attention layers closed", "## Budgets"))

@@ -231,6 +231,10 @@ def test_rows_under_other_budgets_and_closed_layers(tiny_hybrid, files):
     assert options["per_head"].iloc[0]["allocation"] == "gate_proportional_per_head"
     shut = frame[frame["experiment"] == "closed_layers"]
     assert set(shut["method"]) == {"dense", "without 3", "without 3 7"} and len(shut) == 3 * 2
+    own = {"experiment": "long_budgets", "closing": False}
+    assert {r["experiment"] for r in budget_rows(tiny_hybrid, [example(0)], [], lambda *_: 1.0, base, **own)} == {
+        "long_budgets"
+    }
     with closed(tiny_hybrid, whole(tiny_hybrid, [3, 7])):
         again = list(budget_rows(tiny_hybrid, [example(1)], [], lambda *_: 1.0, base))
     mine = shut[(shut["method"] == "without 3 7") & (shut["item"] == 1)]["prediction"].item()

@@ -349,7 +349,8 @@ def test_heads_are_identified_saved_and_loaded(form, tiny_dense, recipe, tmp_pat
     path.write_text(yaml.safe_dump(recipe().as_dict() | {"lambdas": [1], "head_profile": {"sinks": 2, "window": 6}}))
     over = {"form": form, "steps": 6, "learning_rate": 0.2, "pull": 10.0, "lengths": [150, 160], "passkeys": 2}
     over |= {"words": 2, "corpora": ["lexicon"]}
-    profile = heads.identify_from(tiny_dense, path, over, {"lengths": {32: 1}}, say=lambda text: None)
+    gates = GateRecipe.read(path, {"lengths": {32: 1}})[0]
+    profile = heads.identify_from(tiny_dense, HeadRecipe.read(path, over), gates, say=lambda text: None)
     assert (
         profile.gates.shape == (3, 2) and 0 <= profile.gates.min() <= profile.gates.max() < (0.5, 0.95)[form == "duo"]
     )

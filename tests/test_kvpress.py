@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ from kvrepro.methods.eviction import presses
 from kvrepro.models.capture import prefill
 from kvrepro.models.loading import load
 
+ROOT = Path(__file__).parent.parent
 CONTEXT = " The grass is green. The sky is blue." * 8
 
 
@@ -58,12 +60,18 @@ def scores(name, lm, parent, **options):
     return method.score(parent)
 
 
+@pytest.fixture(scope="module")
+def lab_dense():
+    """The committed lab model, whose two query heads a KV head look at different entries."""
+    return load(str(ROOT / "models/lab-dense"))
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours", "options"),
     [("KeyDiffPress", "keydiff", {"anchor": "mean_of_normalised"}), ("KnormPress", "l2_norm", {})],
     ids=["keydiff", "l2_norm"],
 )
-@pytest.mark.parametrize("model", ["tiny_dense", "tiny_hybrid"])  # these presses read keys alone
+@pytest.mark.parametrize("model", ["tiny_dense", "tiny_hybrid", "lab_dense"])  # these presses read keys alone
 def test_the_same_scores_as_ours(kvpress, request, tokens, model, theirs, ours, options):
     lm = request.getfixturevalue(model)
     parent = prefill(lm, tokens)
@@ -87,6 +95,15 @@ def test_the_same_window_attention_as_ours(kvpress, alike, tokens):
     for a, b in zip(theirs, scores("snapkv", alike, parent, window=8, kernel=1), strict=True):
         torch.testing.assert_close(a[:, :-8], b[:, :-8] / 8, atol=1e-5, rtol=1e-4)
         assert (a[:, -8:] >= a[:, :-8].max()).all() and (b[:, -8:] > b[:, :-8].max()).all()
+
+
+@pytest.mark.parametrize("model", ["tiny_dense", "lab_dense"])
+def test_the_same_pooled_window_attention_as_the_variant_of_ours(kvpress, request, tokens, model):
+    lm = request.getfixturevalue(model)
+    parent, variant = prefill(lm, tokens), {"pooling": "mean", "group": "mean"}
+    theirs = scores("kvpress:SnapKVPress", lm, parent, window_size=8, kernel_size=5)
+    for a, b in zip(theirs, scores("snapkv", lm, parent, window=8, kernel=5, **variant), strict=True):
+        torch.testing.assert_close(a[:, :-8], b[:, :-8] / 8, atol=1e-6, rtol=1e-4)
 
 
 def test_a_press_is_evaluated_with_real_compaction(kvpress, tiny_dense):

@@ -10,8 +10,9 @@ from kvrepro import config, identity
 from kvrepro.benchmarks.registry import benchmark
 from kvrepro.benchmarks.ruler.draws import EVAL, TRAIN, split_of
 from kvrepro.data.corpora import cut, sentences
+from kvrepro.data.corpora import documents as of_split
 from kvrepro.errors import InputError
-from kvrepro.labels.documents import documents, name
+from kvrepro.labels.documents import documents, longer, name
 from kvrepro.models.tokenizer import load_tokenizer
 
 SOURCES = {"prose": "kjv", "word_count": 50, "list_word_tokens": 2}
@@ -60,6 +61,16 @@ def test_no_string_and_no_sentence_of_a_context_is_one_of_an_evaluation(tokenize
 def test_splits_have_other_contexts(tokenizer):
     parts = [documents(ENTRY, tokenizer, (800, 1000), 13, 0, split=split) for split in ("train", "heldout")]
     assert not {tuple(ids) for ids in parts[0]} & {tuple(ids) for ids in parts[1]}
+
+
+def test_longer_documents_are_held_out_from_what_estimators_are_trained_on(tokenizer):
+    found = longer(["stdlib", ENTRY, "kjv"], tokenizer, 1500, 4, 0)
+    assert [len(ids) for ids in found] == [1500, len(found[1]), 1500, 1500] and len(found[1]) < 1500
+    for place, corpus in ((0, "stdlib"), (2, "kjv"), (3, "stdlib")):
+        lines = [line for line in tokenizer.decode(found[place]).splitlines()[1:-1] if len(line) > 60]
+        held, trained = ("\n".join(of_split(corpus, split)) for split in ("heldout", "train"))
+        assert lines and all(line in held for line in lines) and not all(line in trained for line in lines)
+    assert found[1] == documents(ENTRY, tokenizer, (1500, 1500), 1, 0, split="heldout")[0]
 
 
 def test_lengths_that_no_task_fits_are_one_sentence(tokenizer):

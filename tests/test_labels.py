@@ -13,11 +13,12 @@ from transformers import DynamicCache
 from kvrepro.errors import InputError
 from kvrepro.labels import corpus as labels
 from kvrepro.labels.corpus import LabelledCorpus, LabelSettings, label_corpus, label_document, label_documents
-from kvrepro.labels.rollout import rollout, sample
+from kvrepro.labels.rollout import rollout
 from kvrepro.labels.utility import ContinuationStates, utility
 from kvrepro.models.attention import observing
 from kvrepro.models.capture import decoder_layers, prefill
 from kvrepro.models.loading import load
+from kvrepro.models.sampling import sample
 
 PAPER = LabelSettings.from_config(BASE["labels"]).sampling
 FEW = LabelSettings.from_config(BASE["labels"] | {"rollouts": 3, "rollout_tokens": 6, "check_entries": 5, "batch": 2})

@@ -114,22 +114,25 @@ def test_keydiff_by_hand(parent):
                     assert scores[h, i] == pytest.approx(-cosine, abs=1e-5)
 
 
-def test_snapkv_by_hand(parent):
+@pytest.mark.parametrize("group", ["max", "mean"])
+@pytest.mark.parametrize("pooling", ["max", "mean"])
+def test_snapkv_by_hand(parent, pooling, group):
     g, w, kernel = parent.geometry, 8, 5
-    got = eviction.build("snapkv", {"window": w, "kernel": kernel}).score(parent)
+    got = eviction.build("snapkv", {"window": w, "kernel": kernel, "pooling": pooling, "group": group}).score(parent)
     n = parent.n
     for scores, keys, queries in zip(got, parent.keys, parent.queries, strict=True):
         for h in range(g.kv_heads):
-            best = torch.full((n,), -1.0, dtype=torch.float64)
+            found = []  # of each query head of the group
             for j in range(g.group):
                 total = torch.zeros(n, dtype=torch.float64)
                 for row in range(w):
                     q = queries[h * g.group + j, -w + row].double()
                     seen = n - w + row + 1
                     total[:seen] += ((keys[h, :seen].double() @ q) / math.sqrt(g.head_dim)).softmax(0)
-                pooled = [total[max(0, i - 2) : min(i + 3, n - w)].max() if i < n - w else total[i] for i in range(n)]
-                best = torch.maximum(best, torch.stack(pooled))
-            torch.testing.assert_close(scores[h, : n - w].double(), best[: n - w], atol=1e-5, rtol=1e-4)
+                near = [total[max(0, i - 2) : min(i + 3, n - w)] for i in range(n - w)]
+                found.append([float(x.max() if pooling == "max" else x.sum() / kernel) for x in near])
+            wanted = [max(some) if group == "max" else sum(some) / g.group for some in zip(*found, strict=True)]
+            torch.testing.assert_close(scores[h, : n - w].tolist(), wanted, atol=1e-5, rtol=1e-4)
             assert scores[h, n - w :].min() > scores[h, : n - w].max(), "the window is kept first"
 
 
@@ -152,6 +155,8 @@ def test_queries_of_the_prefill_are_the_models(tiny_dense, tokens):
     [
         ({"window": 0}, "window"),
         ({"kernel": 4}, "odd"),
+        ({"pooling": "avg"}, r"snapkv\.pooling is 'avg'; allowed: max, mean"),
+        ({"group": "sum"}, r"snapkv\.group is 'sum'"),
         ({"windw": 3}, "did you mean 'window'"),
     ],
 )

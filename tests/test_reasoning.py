@@ -157,8 +157,13 @@ def test_problems_of_the_users_file_become_examples(tmp_path, name, tiny_dense):
     )
     assert len(prompt.prefix) + len(prompt.questions[0]) + first.questions[0].max_new_tokens == 300
     assert BENCHMARK.reads(settings) == {"aime25": path}
+    drawn = [example.questions[0].sampling for example in examples]
+    assert {(each.temperature, each.top_p, each.top_k) for each in drawn} == {(0.6, 0.95, 20)}
+    (other,) = BENCHMARK.generate(settings, tiny_dense.tokenizer, 2, False, False)
+    assert len({each.seed for each in drawn} | {example.questions[0].sampling.seed for example in other}) == 4
+    assert examples == next(BENCHMARK.generate(settings, tiny_dense.tokenizer, 1, False, False))
     with pytest.raises(InputError, match=r"aime25 item 0: its prompt has .* raise length"):
-        load(path, 1, 40, tiny_dense.tokenizer)
+        load(path, 1, 40, tiny_dense.tokenizer, 1)
 
 
 @pytest.mark.parametrize(

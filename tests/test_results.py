@@ -11,7 +11,8 @@ from synthetic_rows import accuracy_rows, predictor_rows
 
 from kvrepro import results
 from kvrepro.errors import InputError
-from kvrepro.results import atomic, config_hash, provenance, read_rows, valid, write_rows
+from kvrepro.files import sha256_file
+from kvrepro.results import atomic, checksums, config_hash, mixed, provenance, read_rows, valid, write_rows
 
 
 @pytest.fixture
@@ -76,6 +77,20 @@ def test_damage_is_noticed(tmp_path, rows, damage):
         read_rows(path)
 
 
+def test_rows_of_different_artefacts_are_told_in_one_sentence(tmp_path, rows):
+    made, other, paths = tmp_path / "estimators", tmp_path / "gates", [tmp_path / f"{task}.parquet" for task in "abc"]
+    other.write_text("the same for all")
+    for path, content in zip(paths, ("first", "first", "second"), strict=True):
+        made.write_text(content)
+        write_rows(rows, path, {"inputs": checksums([made, other])})
+    write_rows(rows, tmp_path / "d.parquet", {})  # of a commit that noted no inputs
+    assert checksums([paths[0], made]) == {str(p): sha256_file(p) for p in (paths[0], made)}
+    assert mixed([*paths[:2], tmp_path / "d.parquet"]) == []
+    (sentence,) = mixed(paths)
+    assert sentence.startswith(f"{made} was not the same file for all rows: {paths[0]} has ")
+    assert f", but {paths[2]} has {sha256_file(made)[:8]}; delete" in sentence
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"none\.parquet.* is missing; run the workflow"):
         read_rows(tmp_path / "none.parquet")
@@ -102,6 +117,23 @@ def test_provenance_says_where_a_result_comes_from():
     assert record["packages"]["torch"] and "CPU cores" in record["hardware"]
     assert record["config"] == config_hash({"seed": 1}) != config_hash({"seed": 2})
     assert config_hash({"a": 1, "b": 2}) == config_hash({"b": 2, "a": 1})
+
+
+def test_a_result_that_comes_out_the_same_keeps_its_record(tmp_path, rows):
+    def record(frame, made, commit="a", inputs="x", **params):
+        about = {"made": made, "commit": commit, "packages": {"torch": made}, "rule": "r", "inputs": {"f": inputs}}
+        write_rows(frame, tmp_path / "rows", about | {"params": params, "params_hash": config_hash(params)})
+        results.write_table(pd.DataFrame({"x": [len(frame)]}), tmp_path / "t", about | {"params": params})
+        return tuple(json.loads((tmp_path / f"{name}.json").read_text())["made"] for name in ("rows", "t"))
+
+    assert record(rows, "first", code="1", name="n") == ("first", "first")
+    assert record(rows, "second", "b", code="2", name="n") == ("first", "first")
+    assert record(rows, "third", inputs="y", code="2", name="n") == ("third", "third")
+    assert record(rows, "fourth", inputs="y", code="2", name="m") == ("fourth", "fourth")
+    assert record(rows[:-1], "fifth", inputs="y", code="2", name="m") == ("fifth", "fifth")
+    (tmp_path / "t.json").write_text("[]")
+    (tmp_path / "rows.json").write_text((tmp_path / "rows.json").read_text().replace('"commit": "a",', ""))
+    assert record(rows[:-1], "sixth", inputs="y", code="2", name="m") == ("sixth", "sixth")
 
 
 def test_json_keeps_its_keys(tmp_path):

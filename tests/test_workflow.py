@@ -76,7 +76,7 @@ def checkout(path: Path, models: dict[str, Path], stubs: bool) -> Path:
         },
         "estimators": {"epochs": 1, "positions": 16},
         "experiments": {
-            "gatesight": {"kept": [0.2, 1.0]},
+            "gatesight": {"kept": [0.2, 1.0], "methods": {"kvzip": None, "triattention": None}},
             "wg_kv": {
                 "kept": [0.2, 1.0],
                 "methods": {
@@ -193,6 +193,7 @@ OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_task
 OF_REASONING = {"wg_kv_figure_10": 1, "wg_kv_figure_16": 1}
 SWEEPS = {"write_gates_of_lambda": 2 + 5, "write_gates_of_model": 2}  # with a local cache and without
 OF_WRITE_GATES = {f"wg_kv_figure_{n}": 1 for n in (7, "7_ruler", 9, "9_ruler", 11, 12)} | OF_REASONING
+OF_WRITE_GATES |= {"table_wg_kv_goals": 1}
 OF_PATTERNS = {"pattern_rows": 1, "wg_kv_figure_2b": 1, "wg_kv_figure_3": 1, "wg_kv_figure_13": 1, "wg_kv_table_1": 1}
 OF_ACCURACY = {
     "unpruned_accuracy": 1,
@@ -312,6 +313,7 @@ def test_kept_fractions_rerun_the_evaluation_alone(run):
         "table_helmet_tasks": 1,
         "table_ruler": 2,
         "table_ruler_tasks": 2,
+        "table_wg_kv_goals": 1,
         "unpruned_accuracy": 2,
         "wg_kv_figure_7": 1,
         "wg_kv_figure_7_ruler": 1,
@@ -352,6 +354,15 @@ def test_a_lambda_more_trains_its_gates_alone(run):
     assert planned(run)["write_gates_of_lambda"] == 3 + 5, "and a key of the recipe trains all"
 
 
+def test_a_recipe_counts_by_what_it_says_and_not_by_its_date(run):
+    recipe = run / "config/write_gates/lab-dense.yaml"
+    recipe.touch()  # as a new checkout does
+    assert planned(run) == {}
+    recipe.write_text(recipe.read_text().replace("learning_rate: 0.2,", "learning_rate: 0.1,"))
+    found = planned(run)
+    assert found["head_profile_of_model"] == 1 and "write_gates_of_lambda" not in found
+
+
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
     edit(run, experiments=methods(snapkv={"eviction": {"window": 16}}))
     assert planned(run)["benchmark_accuracy"] == 4
@@ -390,8 +401,25 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
     for younger in ("reasoning", "helmet"):  # older than the benchmarks
         shutil.rmtree(run / f"results/reference/test/accuracy/lab-dense/{younger}")
     (run / "results/reference/test/patterns/lab-dense.parquet").unlink()
-    lacking = set(OF_REASONING) | set(of_patterns) | {"wg_kv_figure_7", "wg_kv_figure_9"}
+    lacking = set(OF_REASONING) | set(of_patterns) | {"wg_kv_figure_7", "wg_kv_figure_9", "table_wg_kv_goals"}
     assert set(found) - set(planned(run, "all", "reference")) == lacking
+
+
+def test_committed_measurements_do_not_change_where_what_is_made_of_them_is_made_again(run):
+    made = ["scoring/Qwen3.8-27B.parquet", "goals.csv", "tables/wg_kv/latency.csv"]
+    place = Path("results/reference/h200")
+    for name in ("benchmarks/bench_scoring.csv", "profile/kernels.parquet", *made):
+        for file in (place / name, Path(f"{place / name}.json")):
+            (run / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, run / file)
+    for name in ("scoring_rows", "latency_goals", "latency_tables"):
+        shutil.copy(ROOT / f"workflow/scripts/{name}.py", run / "workflow/scripts")
+    found = []
+    for _ in range(2):
+        done = snakemake(run, *(str(place / name) for name in made), "--forceall", "--rerun-incomplete")
+        assert done.returncode == 0, done.stdout
+        found.append({file: file.read_bytes() for file in (run / place).rglob("*") if file.is_file()})
+    assert found[0] == found[1] and len(found[0]) > 2 * 5
 
 
 @pytest.mark.parametrize(
@@ -403,8 +431,9 @@ def test_committed_results_of_a_tier_are_drawn_and_judged_beside_the_own(run):
             "eviction method 'snapvk' is unknown; did you mean 'snapkv'?",
         ),
         (["--config", "device=cuda"], "no CUDA GPU is visible"),
+        (["latency"], "profile 'h200' needs a CUDA GPU, and this machine has none"),
     ],
-    ids=["tier", "method", "device"],
+    ids=["tier", "method", "device", "profile"],
 )
 def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
     (run / "results/test/claims.csv").unlink()
@@ -418,6 +447,7 @@ def test_a_fault_is_told_before_any_job_starts(run, change, sentence):
 def test_profiles_pass_a_dry_run(run, profile):
     found = planned(run, "--config", "tier=paper", "--workflow-profile", f"workflow/profiles/{profile}", "--forceall")
     assert found["benchmark_accuracy"] == 5 * 13 + 2 * 12 + 3 * 14 + 3
+    assert found["budget_rows"] == 2 * (13 + 3 + 5) and found["ruler_8K_prompts"] == 2  # Appendix D at 8K
 
 
 def test_lab_models_are_trained_by_their_own_target(run):
@@ -480,7 +510,8 @@ def test_make_targets():
     planned = make("-n", "-B", "figures", "TIER=lab", "STACK=cuda")
     assert "-c envs/cuda.txt -e '.[dev,gpu]'" in planned
     assert "snakemake figures tables claims reference latency_reference --workflow-profile" in planned
-    assert "tier=lab" in planned
+    assert "tier=lab" in planned and "kvpress" not in planned
+    assert "--no-deps -r envs/kvpress.txt" in make("-n", "-B", "test")
     assert "--cores all a.png" in make("-n", "-B", "reproduce", "TIER=lab", "ARGS=a.png")  # no value of --config
 
 
@@ -587,11 +618,12 @@ def test_scripts_from_prompts_to_claims(script, site):
         ("niah_multivalue", "ablation.jsonl", gated[2]),
     ):
         inputs = Named(prompts=prompts, estimators="estimators", gates=["gates"])
-        params, where = {"number": 1, "kept": [0.2], "rows": 4}, {"benchmark": "ruler", "task": task}
+        params = {"number": 1, "kept": [0.2], "rows": 4, "scorer": "ruler", "experiment": "budgets", "closing": True}
+        where = {"benchmark": "ruler", "task": task}
         script("budget_rows", inputs, Named(rows=path), params, **where, **hybrid)
         assert read_rows(path)["ok"].all()
 
-    recipe, dense = "config/write_gates/lab-dense.yaml", {"model": "lab-dense"}
+    dense = {"model": "lab-dense"}
     gates = config["write_gates"]
     for sweep, over, wanted in (
         ("write_gates", gates["recipe"], [0.08, 0.64]),
@@ -619,8 +651,9 @@ def test_scripts_from_prompts_to_claims(script, site):
     found = read_rows(learned)
     lambdas = {json.loads(options)["lambda"] for options in found["options"]}
     assert lambdas == {0.08, 0.64} and set(found["model"]) == {"lab-dense"} and len(found) == 2 * (2 * 2 * 2 + 2)
-    params = {"over": gates["head_profile"], "rows": gates["recipe"]}
-    script("head_profile", Named(recipe=recipe), Named("head_profile"), params, **dense)
+    params = {"recipe": kvrepro.config.head_recipe("lab-dense", gates)}
+    assert params["recipe"]["heads"]["steps"] == 2 and params["recipe"]["rows"]["lengths"] == {64: 1}
+    script("head_profile", Named(), Named("head_profile"), params, **dense)
 
     patterns = "results/test/patterns/lab-dense.parquet"
     inputs = Named(gates="write_gates", of_qa_1="lab-dense.jsonl")
@@ -676,6 +709,19 @@ def test_scripts_from_prompts_to_claims(script, site):
     assert {m.split("@")[0] for m in found["method"]} == {"dense", "full", "wg_kv", "snapkv", "wg_kv+snapkv"}
     assert (found.loc[found["method"] == "snapkv@budget=64", "evictions"] > 0).all()
 
+    for path, files in {
+        trained: labels,
+        rows: [*labels, "folds"],
+        observed: ["estimators", *labels, "folds", "narrow", "0K.labels", "niah_single_1.labels", "qa_1.labels"],
+        gated[0]: ["gates"],
+        gated[1]: ["lab-hybrid.jsonl", "estimators", "gates"],
+        patterns: ["write_gates", "lab-dense.jsonl"],
+        turns: ["scbench.jsonl"],
+        labelled: ["helmet.jsonl", "write_gates", "head_profile"],
+    }.items():
+        made_from = json.loads(Path(f"{path}.json").read_text())["inputs"]
+        assert made_from == {file: sha256_file(file) for file in files}, path
+
     accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
     script("unpruned_accuracy", Named(ruler=[accuracy]), Named("accuracy.json"), {"lengths": {"ruler": 1000}}, **hybrid)
     record = json.loads(Path("accuracy.json").read_text())
@@ -700,9 +746,11 @@ def test_scripts_from_prompts_to_claims(script, site):
                 "local_cache": [learned, no_local],
                 "patterns": [patterns],
                 "primitives": [patterns, own],
+                "goals": [learned, own, reasoned],
             }[product.reads]
             outputs = Named(pdf=f"{name}.pdf", png=f"{name}.png", csv=f"{name}.csv", md=f"{name}.md")
-            inputs = Named(rows=read, published=[]) if kind == "figure" else Named(*read)
+            measured = [str(ROOT / file) for file in product.measured]
+            inputs = Named(rows=read, published=[]) if kind == "figure" else Named(rows=read, measured=measured)
             script(kind, inputs, outputs, {"name": name, "lab": True})
             assert Path(outputs.pdf if kind == "figure" else outputs.md).stat().st_size > 300
 
@@ -714,7 +762,7 @@ def test_scripts_from_prompts_to_claims(script, site):
         {
             "models": {"test": {paper: experiment["models"] for paper, experiment in experiments.items()}},
             "lab": ["lab-hybrid", "lab-dense"],
-            "commands": kvrepro.config.commands() | {"test": "make reproduce TIER=test"},
+            "commands": kvrepro.config.commands() | {"test": "make reproduce TIER=test", "h200": "snakemake latency"},
         },
     )
     for made in ("claims.csv", "ruler.csv"):

@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvrepro.errors import InputError
 from kvrepro.kernels import gate_gradient as gradient
+from kvrepro.kernels.common import INTERPRETED
 from kvrepro.kernels.write_gate import GateWeights, write_gate_reference
 from kvrepro.models.attention import NAME
 from kvrepro.models.capture import decoder, decoder_layers
@@ -138,11 +139,13 @@ def test_gradient_kernel(n, d, window, heads):
     added = torch.where(age >= window, bias[:, :, None], 0.0).masked_fill(age < 0, float("-inf"))
     group = heads[0] // heads[1]
     scores = q @ k.repeat_interleave(group, 1).mT * d**-0.5 + added.repeat_interleave(group, 1)
-    delta = gradient.row_products(out.detach(), grad)
+    there = "cpu" if INTERPRETED else "cuda"
+    delta = gradient.row_products(out.detach().to(there), grad.to(there)).cpu()
     torch.testing.assert_close(delta, (out * grad).sum(-1).detach(), atol=1e-5, rtol=1e-5)
     args = (q, k, v, bias.detach(), scores.logsumexp(-1).detach(), grad, delta, window, d**-0.5)
     torch.testing.assert_close(gradient.gate_gradient_reference(*args), expected, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(gradient.gate_gradient(*args), expected, atol=1e-4, rtol=1e-4)
+    moved = [x.to(there) if isinstance(x, torch.Tensor) else x for x in args]
+    torch.testing.assert_close(gradient.gate_gradient(*moved).cpu(), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("model", ["tiny_dense", "tiny_hybrid", "tiny_llama"])

@@ -12,6 +12,7 @@ from kvrepro.errors import InputError
 from kvrepro.evaluate.arms import arms
 from kvrepro.evaluate.protocol import evaluate
 from kvrepro.kernels import vertical_slash
+from kvrepro.kernels.common import INTERPRETED
 from kvrepro.methods import admission
 from kvrepro.methods.head_profile import HeadProfile
 from kvrepro.models.capture import decoder
@@ -65,6 +66,8 @@ def masked(lm, gates, ids, see) -> torch.Tensor:
 def prefilled_by(request, monkeypatch):
     """``mask``, or ``kernel``: as on a GPU, the first tokens of a context go through the vertical-slash kernel; a list
     of how many those were."""
+    if request.param == "kernel" and not INTERPRETED:
+        pytest.skip("the model is on the CPU, where kernels are interpreted")
     seen, real = [], vertical_slash.vertical_slash_attention
 
     def counted(query, *more, **options):

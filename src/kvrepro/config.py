@@ -158,6 +158,8 @@ def check(settings: Mapping[str, Any]) -> None:
     }
     check_experiments(others | {"experiments": left})
     _check_budgets(settings["budgets"]["tasks"], settings)
+    if long := settings["budgets"].get("ruler"):
+        benchmark("ruler", "budgets").check(ruler | long)
     for model in [name for name in models_of(settings) if name in settings.get("models", {})]:
         try:
             check_experiments(own(settings, model))
@@ -237,6 +239,16 @@ def gate_recipe(model: str, over: Mapping[str, Any]) -> tuple[dict[str, Any], li
     if not (lambdas := recipe.pop("lambdas", [])):
         raise InputError(f"{path}: the key lambdas is missing or empty; give at least one trade-off.")
     return recipe, list(dict.fromkeys(map(float, lambdas)))
+
+
+def head_recipe(model: str, over: Mapping[str, Any]) -> dict[str, Any]:
+    """How DuoAttention's heads of a model are identified: ``heads``, and the recipe of the gates whose ``rows`` their
+    form reads, if any. ``over`` is a tier's ``write_gates``, whose keys take the place of the file's."""
+    path = RECIPES / f"{model}.yaml"
+    if (given := yamlfile.mapping(path, "write one after those beside it").get("head_profile")) is None:
+        raise InputError(f"{path}: the key head_profile is missing; add it to identify heads.")
+    heads = given | dict(over["head_profile"])
+    return {"heads": heads, "rows": gate_recipe(model, over["recipe"])[0] if heads.get("form") == "wg_kv" else None}
 
 
 def _check_trained(where: str, chosen: float | None, model: str, recipe: Mapping[str, Any]) -> None:

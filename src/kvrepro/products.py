@@ -14,12 +14,14 @@ class Product:
 
     ``reads`` names the rows of one model that ``make`` is given: accuracy, on all benchmarks of the experiment, or the
     name of a benchmark, accuracy on that one where the experiment has it; predictors; observations (with the
-    predictors); gates (with other budgets); write_gates; local_cache (these, and gates without one); patterns; or
-    primitives (these, and accuracy on RULER where the experiment has it).
+    predictors); gates (with other budgets); write_gates; local_cache (these, and gates without one); patterns;
+    primitives (these, and accuracy on RULER where the experiment has it); or goals (write_gates, and accuracy on RULER
+    and reasoning where the experiment has them).
     ``function`` names it within kvrepro; it is imported when it is called, since the workflow reads this list in every
     job. ``needs`` names an artefact or a family of methods, or an analysis, without which there is nothing to show.
     ``file`` is the name of its files where that is not the product's own. ``published`` are files of the paper's
-    authors that a figure also shows, where the user has them (:mod:`kvrepro.analysis.published`).
+    authors that a figure also shows, where the user has them (:mod:`kvrepro.analysis.published`); ``measured`` are
+    committed measurements (CSV) that a table also reads.
     """
 
     papers: tuple[str, ...]
@@ -28,6 +30,7 @@ class Product:
     needs: str | None = None
     file: str | None = None
     published: tuple[str, ...] = ()
+    measured: tuple[str, ...] = ()
 
     @property
     def make(self) -> Callable[..., Any]:
@@ -47,6 +50,8 @@ AIME25 = ("data/snapkv_no.csv", "data/snapkv_4096.csv")
 LOSSES = ("data/threshold.csv",)
 LOCAL_LOSSES = (*LOSSES, "data/threshold_local1.csv")
 HEADS = ("data/gate_1.csv", "data/gate_2.csv")
+
+GATE_TRAINING = ("results/reference/h200/benchmarks/gate_training.csv",)
 
 
 FIGURES = {
@@ -79,6 +84,7 @@ FIGURES = {
 TABLES = {
     "table_1": Product(GATESIGHT, "predictors", "tables.predictors.table_1"),
     "wg_kv_table_1": Product(WG_KV, "primitives", "tables.primitives.table_1", "patterns", "table_1"),
+    "wg_kv_goals": Product(WG_KV, "goals", "tables.wg_kv_goals.goals", "write_gates", "goals", measured=GATE_TRAINING),
     "table_3": Product(GATESIGHT, "accuracy", "tables.budgets.table_3"),
     "table_4": Product(GATESIGHT, "gates", "tables.budgets.table_4"),
     "table_5": Product(GATESIGHT, "predictors", "tables.predictors.table_5"),

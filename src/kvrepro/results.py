@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,12 @@ from kvrepro.errors import InputError
 from kvrepro.files import atomic, sha256_file
 
 PACKAGES = ("torch", "transformers", "triton", "vllm", "kvpress", "pandas", "snakemake", "kvrepro")
+
+#: Keys of provenance that differ between two runs with the same result. Hashes of sources are parameters called code.
+CIRCUMSTANCES = {
+    "made", "commit", "config", "params_hash", "python", "packages", "hardware", "peak_rss_mib", "cuda", "driver",
+    "peak_gpu_mib", "wall_seconds",
+}  # fmt: skip
 
 SCHEMA = pa.DataFrameSchema(
     {
@@ -90,7 +97,7 @@ def write_rows(rows: Iterable[dict[str, Any]] | pd.DataFrame, path: str | Path, 
         ) from error
     with atomic(path) as temporary:
         frame.to_parquet(temporary, index=False)
-    write_json(provenance | {"rows": len(frame), "sha256": sha256_file(path)}, Path(f"{path}.json"))
+    _write_record(provenance | {"rows": len(frame), "sha256": sha256_file(path)}, path)
 
 
 def read_rows(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
@@ -128,12 +135,56 @@ def write_table(frame: pd.DataFrame, path: str | Path, provenance: dict[str, Any
     """Write a table as CSV, numbers with six digits, with ``<path>.json`` beside it as :func:`write_rows` does."""
     with atomic(Path(path)) as temporary:
         frame.to_csv(temporary, index=False, float_format="%.6g")
-    write_json(provenance | {"rows": len(frame), "sha256": sha256_file(path)}, Path(f"{path}.json"))
+    _write_record(provenance | {"rows": len(frame), "sha256": sha256_file(path)}, path)
+
+
+def _write_record(record: dict[str, Any], path: str | Path) -> None:
+    """Write ``<path>.json``. A file that was made again and came out the same keeps its record, with a new date for the
+    workflow, so that committed results do not change where they are made again."""
+    sidecar = Path(f"{path}.json")
+    with suppress(OSError, ValueError, AttributeError):
+        before = sidecar.read_text()
+        if _lasting(json.loads(before)) == _lasting(json.loads(json.dumps(record, default=str))):
+            write_text(before, sidecar)
+            return
+    write_json(record, sidecar)
+
+
+def _lasting(record: dict[str, Any]) -> dict[str, Any]:
+    """What a record says of a result, without when, where and by which sources it was made."""
+    kept = {key: None if key in CIRCUMSTANCES else value for key, value in record.items()}
+    return kept | {"params": {key: value for key, value in record.get("params", {}).items() if key != "code"}}
 
 
 def checksums(paths: Iterable[str | Path]) -> dict[str, str]:
-    """Recorded SHA-256 of result files by path, for the provenance of what is made from them."""
-    return {str(path): json.loads(Path(f"{path}.json").read_text())["sha256"] for path in paths}
+    """SHA-256 of files by path, for the provenance of what is made from them: of results the recorded one."""
+    return {str(path): _recorded(path) or sha256_file(path) for path in paths}
+
+
+def mixed(paths: Iterable[str | Path]) -> list[str]:
+    """A sentence for each file, such as a model's estimators, of which result files were made from different versions.
+
+    Rows of one model and method then belong to different artefacts. Files that say nothing of inputs are passed over.
+    """
+    made: dict[str, dict[str, list[str]]] = {}
+    for path in paths:
+        for name, checksum in json.loads(Path(f"{path}.json").read_text()).get("inputs", {}).items():
+            made.setdefault(name, {}).setdefault(checksum, []).append(str(path))
+    several = {name: found for name, found in made.items() if len(found) > 1}
+    return [
+        f"{name} was not the same file for all rows: {_apart(found)}; "
+        "delete what is not made from the present one and run the workflow."
+        for name, found in several.items()
+    ]
+
+
+def _apart(found: dict[str, list[str]]) -> str:
+    return ", but ".join(f"{paths[0]} has {checksum[:8]}" for checksum, paths in found.items())
+
+
+def _recorded(path: str | Path) -> str | None:
+    sidecar = Path(f"{path}.json")
+    return json.loads(sidecar.read_text())["sha256"] if sidecar.exists() else None
 
 
 def write_text(content: str, path: str | Path) -> None:
@@ -182,7 +233,8 @@ def provenance(config: dict[str, Any], device: str = "cpu", **more: Any) -> dict
 
 def _commit() -> str:
     commit = _run("git", "rev-parse", "HEAD") or "unknown"
-    return f"{commit}+changes" if _run("git", "status", "--porcelain", "--untracked-files=no") else commit
+    sources = ("--", ":!results", ":!figures")  # committed results change while they are made again
+    return f"{commit}+changes" if _run("git", "status", "--porcelain", "--untracked-files=no", *sources) else commit
 
 
 def _run(*command: str) -> str:

@@ -13,13 +13,17 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvrepro.errors import InputError
+from kvrepro.kernels.common import INTERPRETED
 from kvrepro.methods.eviction.kvzip import attention_received
 from kvrepro.profiling import bench_scoring, repetition, scoring
 from kvrepro.profiling.bench_scoring import Bench
 from kvrepro.profiling.repetition import Passes, attend, received
-from kvrepro.profiling.scoring_inputs import geometry, random_prefill, ready
+from kvrepro.profiling.scoring_inputs import geometry, random_layers, random_prefill, ready
 
 SETTINGS = scoring.load()
+on_a_cpu = pytest.mark.skipif(
+    not INTERPRETED, reason="uses a CPU's dense attention, and compiled kernels take no tensors of a CPU"
+)
 #: Two groups of two layers, grouped queries, partial rotary.
 TINY = replace(
     SETTINGS.shapes["Qwen3.8-27B"], name="tiny", layers=4, attention_every=2, query_heads=4, kv_heads=2, head_dim=16,
@@ -66,6 +70,7 @@ def test_attention_of_both_halves_is_attention_over_all(t, n):
         torch.testing.assert_close(found, attention_received(q[0], k[0], part, 0.3))
 
 
+@on_a_cpu
 @pytest.mark.parametrize("chunk", [7, 8, 40])
 def test_a_prefill_in_chunks_is_the_models_own_forward(chunk):
     passes = Passes(TINY, "cpu", torch.float32, tokens=22, groups=1, kernel="cpu")
@@ -84,6 +89,7 @@ def test_a_prefill_in_chunks_is_the_models_own_forward(chunk):
     torch.testing.assert_close(cache.layers[-1].values, expected.layers[-1].values, rtol=1e-4, atol=1e-4)
 
 
+@on_a_cpu
 def test_a_repetition_scores_every_entry_and_changes_no_cache():
     passes = Passes(TINY, "cpu", torch.float32, tokens=23, groups=2, kernel="cpu")
     caches = passes.prefill(10)
@@ -95,6 +101,7 @@ def test_a_repetition_scores_every_entry_and_changes_no_cache():
     assert all(torch.equal(cache.layers[-1].keys, keys) for cache, keys in zip(caches, before, strict=True))
 
 
+@on_a_cpu
 def test_rows_of_all_methods_and_what_becomes_of_them(bench, tmp_path, capsys):
     methods = [*SETTINGS.methods, "prefill"]
     bench_scoring.score_methods(bench, SMALL, TINY, methods, 40)
@@ -102,7 +109,7 @@ def test_rows_of_all_methods_and_what_becomes_of_them(bench, tmp_path, capsys):
     bench_scoring.run_passes(bench, TINY, methods, 40, "cpu", most=60, groups=1)
     bench_scoring.write(bench.rows, tmp_path / "rows.csv", bench.device)
     assert "CPU cores" in json.loads((tmp_path / "rows.csv.json").read_text())["hardware"]
-    assert capsys.readouterr().out.count("\n") == len(bench.rows) == 4 + 3 + 4
+    assert capsys.readouterr().out.count("\n") == len(bench.rows) == 5 + 4 + 4
     frame = scoring.read(tmp_path / "rows.csv")
     assert tuple(frame) == scoring.COLUMNS and frame["reason"].isna().all()
     assert frame.loc[frame["error"].notna(), "error"].max() < 1e-5
@@ -116,8 +123,35 @@ def test_rows_of_all_methods_and_what_becomes_of_them(bench, tmp_path, capsys):
     whole = scoring.cost(rows, "tiny", "gatesight", 40)
     assert whole.whole and scoring.cost(rows, "tiny", "gatesight", 41) is None
     assert scoring.cost(rows, "tiny", "gatesight", 65) is None  # only checked, not timed
+    gathered = scoring.cost(rows, "tiny", "gatesight", 40, variant=scoring.GATHERING)
+    assert gathered.whole and gathered.value != whole.value
 
 
+@pytest.mark.parametrize(("room", "held"), [(0, 1), (2**10, 1), (2**40, 2)])
+def test_signals_are_gathered_from_what_layers_compute(room, held):
+    layers = random_layers(TINY, 9, "cpu", torch.bfloat16, room)
+    assert len(layers.values) == held and layers.values[0].shape == (9, 4, 8)
+    signals = layers.gathered()
+    assert signals.shape == (2, 9, 4, 3) and signals.dtype == torch.float32 and signals.is_contiguous()
+    decay = -layers.a_log.exp()[:, None] * torch.nn.functional.softplus(layers.gate.float() + layers.dt_bias[:, None])
+    torch.testing.assert_close(signals[..., 0], layers.beta.float().sigmoid())
+    torch.testing.assert_close(signals[..., 1], decay)
+    norms = torch.stack([layers.values[i % held].float().norm(dim=-1) for i in range(2)])
+    torch.testing.assert_close(signals[..., 2], norms)
+
+
+def test_rows_with_gathering_say_what_layers_share(bench, monkeypatch):
+    bench_scoring.score_methods(bench, SMALL, TINY, ["gatesight"], 12)
+    monkeypatch.setattr(bench_scoring, "random_layers", lambda *given: random_layers(*given, room=0))
+    bench_scoring.score_methods(bench, SMALL, TINY, ["gatesight"], 12)
+    assert [r["variant"] for r in bench.rows] == ["", scoring.GATHERING] * 2
+    assert bench.rows[1]["timing"] == bench.rows[0]["timing"]
+    assert bench.rows[3]["timing"].endswith("; 2 GDN layers share value vectors of 1 in turn")
+    bench_scoring.score_methods(bench, SMALL, TINY, ["keydiff"], 12)
+    assert len(bench.rows) == 5
+
+
+@on_a_cpu
 def test_as_many_groups_as_fit_and_repeats_where_there_is_time(bench):
     bench_scoring.run_passes(bench, TINY, ["kvzip"], 24, "cpu", most=100)
     assert [(r["variant"], r["layers_timed"], r["passes"]) for r in bench.rows] == [("one group", 2, 1), ("", 4, 3)]

@@ -7,6 +7,7 @@ import torch
 from paged_tools import DEVICE, DTYPES, EDGES, empty, filled, mask, random
 
 from kvrepro.errors import InputError
+from kvrepro.kernels import ragged_decode
 from kvrepro.kernels.paged_cache import prefill
 from kvrepro.kernels.promotion import promote_and_append
 from kvrepro.kernels.ragged_decode import DecodePlan, ragged_decode_attention, ragged_decode_attention_reference
@@ -53,23 +54,24 @@ def test_however_the_work_is_cut(block, programs, chunk):
     assert_close(ragged_decode_attention(q, cache, plan=plan), ragged_decode_attention_reference(q, cache))
 
 
-@pytest.mark.parametrize("kind", ["random", "one empty"])
-@pytest.mark.parametrize("programs", [2, 9])  # too few programs a row for whole shares, and enough
-def test_programs_that_keep_to_one_row(kind, programs):
-    cache, *_ = filled(24, kind, 400)
-    q = random((1, 4, 32), 5)
-    plan = DecodePlan(block=16, programs=programs, chunk=8, whole=True)
-    assert_close(ragged_decode_attention(q, cache, plan=plan), ragged_decode_attention_reference(q, cache))
-
-
-@pytest.mark.parametrize("early", [1, 2])
-def test_kernels_that_are_launched_early(early):
-    """Calls follow each other, so that one that did not wait would read what the one before it left in its memory."""
+@pytest.mark.parametrize("early", [False, True])
+def test_calls_that_follow_each_other(early):
+    """A kernel that did not wait would read what the one before it has not written, or what an older one left there."""
     caches = [filled(32, "random", n, n, heads=4, dim=64, pages=160)[0] for n in (400, 600)]
-    plan, queries = DecodePlan(early=early, whole=True), [random((1, 16, 64), seed) for seed in range(4)]
+    plan, queries = DecodePlan(early=early), [random((1, 16, 64), seed) for seed in range(4)]
     found = [ragged_decode_attention(q, caches[i % 2], plan=plan) for i, q in enumerate(queries)]
     for i, (q, out) in enumerate(zip(queries, found, strict=True)):
         assert_close(out, ragged_decode_attention_reference(q, caches[i % 2]))
+
+
+def test_kernels_are_launched_early_where_the_gpu_can(monkeypatch):
+    gpu = torch.device("cuda")
+    for capability, interpreted, expected in (((9, 0), False, True), ((8, 9), False, False), ((9, 0), True, False)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        monkeypatch.setattr(ragged_decode, "INTERPRETED", interpreted)
+        assert ragged_decode._early(gpu, DecodePlan()) == expected
+        assert not ragged_decode._early(gpu, DecodePlan(early=False))
+        assert not ragged_decode._early(torch.device("cpu"), DecodePlan())
 
 
 def test_large_scores_and_a_given_scale():
@@ -111,9 +113,9 @@ def test_queries_that_do_not_fit_are_named():
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA GPU: there is no graph to capture without one")
-@pytest.mark.parametrize("early", [0, 1, 2])
+@pytest.mark.parametrize("early", [False, True])
 def test_a_graph_stays_valid_while_lengths_change(early):
-    plan = DecodePlan(chunk=16, early=early, whole=early == 2)
+    plan = DecodePlan(chunk=16, early=early)
     cache, *_ = filled(32, "random", 500, dim=128, dtype=torch.bfloat16)
     q, new = random((1, 8, 128), 5, torch.bfloat16), random((1, 2, 128), 6, torch.bfloat16)
     admitted = mask("all", 1, 2, 1)[..., 0]

@@ -1,11 +1,15 @@
 """Which kernels a decode step spends its time in, from made-up events and on sizes for a CPU."""
 
+import json
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
+from kvrepro.files import sha256_file
 from kvrepro.kernels.common import INTERPRETED
 from kvrepro.profiling import trace_step
-from kvrepro.profiling.settings import METHODS, PROTOCOLS, load
+from kvrepro.profiling.settings import METHODS, PROTOCOLS
 from kvrepro.profiling.trace_step import OTHER, aggregate, category, short
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, char*>(int)"
@@ -49,15 +53,20 @@ def test_events_are_counted_per_step_and_overlaps_once():
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="the tiny profile is of a CPU, where kernels are interpreted")
-def test_steps_of_both_methods_and_protocols_are_traced():
-    found = pd.DataFrame(trace_step.rows(load("tiny"), "tiny", 24, steps=1))
+def test_steps_of_both_methods_and_protocols_are_traced(tmp_path, capsys):
+    out = tmp_path / "made" / "step.csv"
+    trace_step.main(["--profile", "tiny", "--tokens", "24", "--steps", "1", "--out", str(out)])
+    found = pd.read_csv(out)
     assert list(found.columns) == trace_step.COLUMNS
+    about = json.loads(Path(f"{out}.json").read_text())
+    assert about["command"].endswith("trace_step --profile tiny --model tiny --tokens 24 --steps 1 --out step.csv")
+    assert about["sha256"] == sha256_file(out) and "CPU cores" in about["hardware"]
     assert set(zip(found["method"], found["protocol"], strict=True)) == {(m, p) for m in METHODS for p in PROTOCOLS}
     paper = found[(found["protocol"] == "paper") & (found["category"] == "weight products")]
     assert (
         paper.groupby("method")["calls"].sum() == 2 * 7 + 1
     ).all()  # of the tiny profile's two layers, and the logits
-    assert "busy share of wall" in trace_step.table(found)
+    assert "busy share of wall" in capsys.readouterr().out
 
 
 def test_what_cannot_be_traced_is_named(capsys):

@@ -7,7 +7,7 @@ rule claims_of_tier:
         rows=evidence_files(HERE),
         reference=[row for where in REFERENCE for row in evidence_files(where)]
         + sum(PROFILED.values(), [])
-        + [row for place in SCORED for row in scoring_files(place)],
+        + [row for place in SCORED for row in scoring_files(place) + shape_files(place)],
     output:
         csv=report(
             f"{RESULTS}/claims.csv",

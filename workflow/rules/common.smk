@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import kvrepro
 from kvrepro import identity, yamlfile
 from kvrepro.analysis import published
+from kvrepro.analysis.names import FIVE_TASKS, LONG_BUDGETS
 from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
-from kvrepro.config import command, commands, described, gate_recipe, load, own
+from kvrepro.config import command, commands, described, gate_recipe, head_recipe, load, own
 from kvrepro.config import models_of as all_models
 from kvrepro.labels import documents
 from kvrepro.methods.composition import running
@@ -51,11 +52,20 @@ UNPRUNED = [name for name in ("ruler", "reasoning") if name in config["benchmark
 RUNS = sorted({(m, b) for m in MODELS for e in settings_for(m)["experiments"].values() for b in e["benchmarks"]})
 
 
+def long_set(where):
+    """What the RULER contexts of another length, on which a tier compares budgets, are called, or None."""
+    given = SETTINGS[where]["budgets"].get("ruler")
+    return f"ruler_{given['length'] // 1024}K" if given else None
+
+
+LONG = long_set(HERE)
+
+
 wildcard_constraints:
     where="|".join(SETTINGS),
     paper="gatesight|wg_kv",
     model="[A-Za-z0-9._-]+",
-    benchmark="|".join(config["benchmarks"]),
+    benchmark="|".join([*config["benchmarks"], *([LONG] if LONG else [])]),
     task="[a-z0-9_]+",
     corpus="[A-Za-z0-9._-]+",
     suffix="(-[A-Za-z0-9._-]+)?",
@@ -144,6 +154,8 @@ def gate_files(where, model):
     """Rows of the gate analyses and of other budgets, task by task."""
     runs = {name for e in settings_for(model, where)["experiments"].values() for name in e["benchmarks"]}
     budgets = {name: tasks for name, tasks in SETTINGS[where]["budgets"]["tasks"].items() if name in runs}
+    if "ruler" in runs and (name := long_set(where)):
+        budgets[name] = FIVE_TASKS
     return [
         f"results/{where}/gates/{model}.parquet",
         *(f"results/{where}/budgets/{model}/{name}/{task}.parquet" for name in budgets for task in budgets[name]),
@@ -226,21 +238,15 @@ def sweep_of(wildcards):
     return given["recipe"] | (given["no_local_cache"] if wildcards.sweep == "no_local_cache" else {})
 
 
-def profile_settings(wildcards):
-    """What takes the place of keys of a model's identification of heads."""
-    return settings_for(wildcards.model)["write_gates"]["head_profile"]
-
-
-def profile_rows(wildcards):
-    """What takes the place of keys of the recipe whose rows heads may be identified on."""
-    return settings_for(wildcards.model)["write_gates"]["recipe"]
+def head_recipe_of(wildcards):
+    """How DuoAttention's heads of a model are identified. As a parameter, so that its content counts and no date."""
+    return head_recipe(wildcards.model, settings_for(wildcards.model)["write_gates"])
 
 
 def head_pattern(wildcards):
     """The published pattern that a model's recipe names in the place of an identification."""
-    recipe = yamlfile.mapping(Path(f"config/write_gates/{wildcards.model}.yaml"), "write one after those beside it")
-    named = recipe.get("head_profile", {}) | profile_settings(wildcards)
-    return [named["pattern"]] if named.get("pattern") else []
+    pattern = head_recipe_of(wildcards)["heads"].get("pattern")
+    return [pattern] if pattern else []
 
 
 def files_of_lambdas(kind):
@@ -273,6 +279,12 @@ def primitive_rows(wildcards):
     return [pattern_rows(wildcards), *answers]
 
 
+def wg_kv_goal_rows(wildcards):
+    asked = [name for name in ("ruler", "reasoning") if name in benchmarks_of(wildcards.where, wildcards.paper)]
+    answers = [row for name in asked for row in accuracy_files(wildcards.where, model_of(wildcards), name)]
+    return [write_gate_rows(wildcards), *answers]
+
+
 def pattern_prompts(wildcards):
     """The items that contexts are taken of, by the name of their kind after "of_", since a rule has other inputs."""
     contexts = settings_for(wildcards.model)["patterns"]["contexts"]
@@ -301,6 +313,7 @@ READS = {
     "local_cache": local_cache_rows,
     "patterns": pattern_rows,
     "primitives": primitive_rows,
+    "goals": wg_kv_goal_rows,
 } | {name: accuracy_rows_on(name) for name in BENCHMARKS}
 
 

@@ -68,6 +68,9 @@ rule budget_rows:
         number=config["budgets"]["items"],
         kept=config["budgets"]["kept"],
         rows=config["gates"]["rows"],
+        scorer=lambda wildcards: "ruler" if wildcards.benchmark == LONG else wildcards.benchmark,
+        experiment=lambda wildcards: LONG_BUDGETS if wildcards.benchmark == LONG else "budgets",
+        closing=lambda wildcards: wildcards.benchmark == (LONG or "ruler"),
         weights=model_weights,
     script:
         "../scripts/budget_rows.py"

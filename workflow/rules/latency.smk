@@ -1,5 +1,6 @@
 # The latency and memory profile of WG-KV on one GPU at the papers' shapes: snakemake --cores all latency. Its settings are
-# those of config/latency.yaml, whatever the tier. Jobs take all cores, so that two never share the GPU.
+# those of config/latency.yaml, whatever the tier. Jobs take all cores, so that two never share the GPU. What is made of
+# committed rows is committed, too: its provenance is there to be updated, and stays as it is where the result does.
 wildcard_constraints:
     place=f"{PROFILE}|reference/{PROFILE}",
     phase="prefill|decode",
@@ -137,12 +138,19 @@ rule scoring_rows:
         csv=f"results/{{place}}/{SCORING}",
     output:
         rows=[f"results/{{place}}/scoring/{model}.parquet" for model in SCORING_SETTINGS.shapes],
-        provenance=[f"results/{{place}}/scoring/{model}.parquet.json" for model in SCORING_SETTINGS.shapes],
+        shapes=[f"results/{{place}}/shapes/{model}.parquet" for model in SCORING_SETTINGS.shapes],
+        provenance=[
+            update(f"results/{{place}}/{folder}/{model}.parquet.json")
+            for folder in ("scoring", "shapes")
+            for model in SCORING_SETTINGS.shapes
+        ],
     log:
         "logs/{place}/scoring/rows.log",
     conda:
         "../../envs/conda.yaml"
     params:
+        shapes={name: dict(vars(shape)) for name, shape in SCORING_SETTINGS.shapes.items()},
+        estimators=dict(SCORING_SETTINGS.estimators),
         code=PROFILE_DRAWING,
     script:
         "../scripts/scoring_rows.py"
@@ -184,7 +192,7 @@ rule latency_goals:
         plotted=PUBLISHED,
     output:
         goals="results/{place}/goals.csv",
-        provenance="results/{place}/goals.csv.json",
+        provenance=update("results/{place}/goals.csv.json"),
     log:
         "logs/{place}/goals.log",
     conda:
@@ -209,7 +217,7 @@ rule latency_tables:
             subcategory="tables",
             labels={"table": "latency", "tier": "{place}"},
         ),
-        provenance="results/{place}/tables/wg_kv/latency.csv.json",
+        provenance=update("results/{place}/tables/wg_kv/latency.csv.json"),
     log:
         "logs/{place}/tables/wg_kv/latency.log",
     conda:

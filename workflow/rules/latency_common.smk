@@ -1,5 +1,8 @@
 # Paths of the latency profile, and what its rules need to know of config/latency.yaml. The logic is in the library.
 import re
+import sys
+
+from snakemake.exceptions import print_exception
 
 from kvrepro.profiling import run as profiling
 from kvrepro.profiling import published as latency_published
@@ -61,6 +64,11 @@ def scoring_files(place):
     return [f"results/{place}/scoring/{model}.parquet" for model in SCORING_SETTINGS.shapes] if there else []
 
 
+def shape_files(place):
+    """Counts that follow from the shapes of the benchmark of the scoring cost, model by model, beside its rows."""
+    return [f"results/{place}/shapes/{model}.parquet" for model in SCORING_SETTINGS.shapes] if place in SCORED else []
+
+
 def scoring_rows(wildcards):
     """What a place's Tables 2 and 8 are made of; a tier's are made of the committed rows."""
     return scoring_files(PROFILE if wildcards.place == PROFILE else f"reference/{PROFILE}")
@@ -91,7 +99,9 @@ def needs_gpu():
         try:
             profiling.require_device(PROFILE_SETTINGS.profile)
         except InputError as error:
-            raise WorkflowError(str(error)) from None
+            # raised in an input function, it would stand within the function's own error and traceback
+            print_exception(WorkflowError(str(error)))
+            sys.exit(1)
 
 
 def scoring_products(place):

@@ -7,7 +7,7 @@ TASK_SET = f"ruler_{OBSERVED['ruler']['length'] // 1024}K"
 
 
 rule label_set:
-    # longer documents of all corpora in turn
+    # longer documents of all corpora in turn, held out from the estimators
     input:
         model_files,
     output:

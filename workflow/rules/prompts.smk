@@ -10,21 +10,25 @@ def asked_of(model):
 # models with settings of their own have a rule of their own, since its outputs are of their tasks
 OWN = [model for model in MODELS if model in config.get("models", {})]
 ALIKE = [[model for model in MODELS if model not in OWN], *([model] for model in OWN)]
-PROMPTED = [(name, models) for models in ALIKE for name in sorted({name for m in models for name in asked_of(m)})]
+ASKED = [
+    (name, name, settings_for(models[0])["benchmarks"][name], models)
+    for models in ALIKE
+    for name in sorted({name for model in models for name in asked_of(model)})
+]
+if LONG:
+    long = config["benchmarks"]["ruler"] | {"tasks": list(FIVE_TASKS)} | config["budgets"]["ruler"]
+    ASKED.append((LONG, "ruler", long, MODELS))
 
 
-for name, models in PROMPTED:
+for name, asked, settings, models in ASKED:
 
     rule:
         name:
-            f"{name}_prompts" if models is ALIKE[0] else f"{name}_prompts_of_{models[0]}"
+            f"{name}_prompts_of_{models[0]}" if models in ALIKE[1:] else f"{name}_prompts"
         input:
             model_files,
         output:
-            prompts=[
-                f"{RESULTS}/prompts/{{model}}/{name}/{task}.jsonl"
-                for task in settings_for(models[0])["benchmarks"][name]["tasks"]
-            ],
+            prompts=[f"{RESULTS}/prompts/{{model}}/{name}/{task}.jsonl" for task in settings["tasks"]],
             manifest=f"{RESULTS}/prompts/{{model}}/{name}/manifest.csv",
         log:
             f"{LOGS}/prompts/{{model}}/{name}.log",
@@ -33,10 +37,10 @@ for name, models in PROMPTED:
         conda:
             "../../envs/conda.yaml"
         params:
-            name=name,
-            settings=settings_for(models[0])["benchmarks"][name],
+            name=asked,
+            settings=settings,
             seed=config["seed"],
-            texts=identity.texts(benchmark(name), settings_for(models[0])["benchmarks"][name]),
+            texts=identity.texts(benchmark(asked), settings),
             tokenizer=model_tokenizer,
         script:
             "../scripts/prompts.py"

@@ -7,7 +7,8 @@ for name, table in TABLES.items():
         name:
             name if "table_" in name else f"table_{name}"
         input:
-            READS[table.reads],
+            rows=READS[table.reads],
+            measured=[file for file in table.measured if Path(file).exists()],
         output:
             csv=f"results/{{where}}/tables/{{paper}}/{table.file or name}{{suffix}}.csv",
             provenance=f"results/{{where}}/tables/{{paper}}/{table.file or name}{{suffix}}.csv.json",

@@ -47,7 +47,6 @@ rule write_gates_of_model:
 rule head_profile_of_model:
     input:
         model=model_files,
-        recipe="config/write_gates/{model}.yaml",
         pattern=head_pattern,
     output:
         f"{RESULTS}/head_profile/{{model}}.safetensors",
@@ -61,8 +60,7 @@ rule head_profile_of_model:
     resources:
         gpu=GPU,
     params:
-        over=profile_settings,
-        rows=profile_rows,
+        recipe=head_recipe_of,
         weights=model_weights,
     script:
         "../scripts/head_profile.py"

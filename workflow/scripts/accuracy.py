@@ -8,7 +8,7 @@ from kvrepro.evaluate.arms import arms
 from kvrepro.evaluate.protocol import evaluate
 from kvrepro.evaluate.resume import finished, resumed
 from kvrepro.models.loading import load
-from kvrepro.results import write_rows
+from kvrepro.results import checksums, write_rows
 from kvrepro.script import job
 
 with job(snakemake) as run:
@@ -21,5 +21,6 @@ with job(snakemake) as run:
     begun = run.unfinished(snakemake.input)
     asked = partial(evaluate, lm, arms=made, score=benchmark(name).score, base=base)
     rows = resumed(begun, examples, asked, snakemake.wildcards.task)
-    write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))
+    given = checksums([snakemake.input.prompts, *artifacts.values()])
+    write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint, inputs=given))
     finished(begun)

@@ -7,7 +7,7 @@ from kvrepro.benchmarks.prompts import read_prompts
 from kvrepro.benchmarks.registry import benchmark
 from kvrepro.evaluate.resume import finished, resumed
 from kvrepro.models.loading import load
-from kvrepro.results import write_rows
+from kvrepro.results import checksums, write_rows
 from kvrepro.script import job
 
 with job(snakemake) as run:
@@ -17,7 +17,9 @@ with job(snakemake) as run:
     examples = read_prompts(given.prompts)[: params.number]
     base = {"paper": "gatesight", "tier": snakemake.config["tier"]}
     begun = run.unfinished(given)
-    asked = partial(budget_rows, lm, arms=arms, score=benchmark(snakemake.wildcards.benchmark).score, base=base)
+    how = {"score": benchmark(params.scorer).score, "experiment": params.experiment, "closing": params.closing}
+    asked = partial(budget_rows, lm, arms=arms, base=base, **how)
     rows = resumed(begun, examples, asked, snakemake.wildcards.task)
-    write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))
+    inputs = checksums([given.prompts, given.estimators, *given.gates])
+    write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint, inputs=inputs))
     finished(begun)

@@ -2,7 +2,7 @@
 
 from kvrepro.labels.corpus import LabelledCorpus
 from kvrepro.models.geometry import Geometry
-from kvrepro.results import hardware, write_rows
+from kvrepro.results import checksums, hardware, write_rows
 from kvrepro.script import job
 from kvrepro.training.cost import cost_rows
 from kvrepro.training.estimators import Recipe, train
@@ -16,4 +16,4 @@ with job(snakemake) as run:
     made.save(snakemake.output.estimators)
     where = {"paper": "gatesight", "tier": snakemake.config["tier"], "model": made.model}
     rows = cost_rows("estimators", {"seconds": made.seconds}, made.recipe, hardware(device), **where)
-    write_rows(rows, snakemake.output.rows, run.provenance(device))
+    write_rows(rows, snakemake.output.rows, run.provenance(device, inputs=checksums(snakemake.input.labels)))

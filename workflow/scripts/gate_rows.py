@@ -8,7 +8,7 @@ from kvrepro.analysis.closing import closing_rows
 from kvrepro.analysis.gated_scores import ranking_rows
 from kvrepro.labels.documents import documents, name
 from kvrepro.models.loading import load
-from kvrepro.results import write_rows
+from kvrepro.results import checksums, write_rows
 from kvrepro.script import job
 
 with job(snakemake) as run:
@@ -25,4 +25,5 @@ with job(snakemake) as run:
         closing_rows(lm, texts, gates, settings["share"], settings["draws"], tier, settings["seed"]),
     ]
     rows = pd.concat(parts, ignore_index=True)
-    write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))
+    inputs = checksums(snakemake.input.gates)
+    write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint, inputs=inputs))

@@ -13,7 +13,7 @@ from kvrepro.analysis.windows import window_rows
 from kvrepro.estimators import folds, mlp
 from kvrepro.labels.corpus import LabelledCorpus
 from kvrepro.models.loading import load
-from kvrepro.results import write_rows
+from kvrepro.results import checksums, write_rows
 from kvrepro.script import job
 
 with job(snakemake) as run:
@@ -35,4 +35,6 @@ with job(snakemake) as run:
         *(length_rows(name, docs, every, shipped, slow, tier, seed) for name, (docs, every) in sets.items()),
         window_rows(labelled, {meta["recipe"]["window"]: fold for fold, meta in trained}, g, hidden, tier),
     ]
-    write_rows(pd.concat(parts, ignore_index=True), snakemake.output.rows, run.provenance(weights=lm.fingerprint))
+    files = [given.estimators, *given.labels, *given.folds, *given.windows, *given.sets, *given.tasks]
+    about = run.provenance(weights=lm.fingerprint, inputs=checksums(files))
+    write_rows(pd.concat(parts, ignore_index=True), snakemake.output.rows, about)

@@ -12,7 +12,7 @@ from kvrepro.data.corpora import cut
 from kvrepro.data.sources import source
 from kvrepro.models.gate import load_gates
 from kvrepro.models.loading import load
-from kvrepro.results import write_rows
+from kvrepro.results import checksums, write_rows
 from kvrepro.script import job
 
 with job(snakemake) as run:
@@ -36,5 +36,5 @@ with job(snakemake) as run:
         identity_rows(lm, gates, code, settings["threshold"], corpus, tier, seed),
         growth_rows(lm, code, primitives(lm, settings, snakemake.input.gates), corpus, tier, seed),
     ]
-    rows = pd.concat(parts, ignore_index=True)
-    write_rows(rows, snakemake.output.rows, run.provenance(device, weights=lm.fingerprint))
+    about = {"weights": lm.fingerprint, "inputs": checksums(f for k, f in snakemake.input.items() if k != "model")}
+    write_rows(pd.concat(parts, ignore_index=True), snakemake.output.rows, run.provenance(device, **about))

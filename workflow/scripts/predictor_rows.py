@@ -8,7 +8,7 @@ from kvrepro.analysis.predictors import example_rows, predictor_rows
 from kvrepro.estimators import folds
 from kvrepro.labels.corpus import LabelledCorpus, check_rows
 from kvrepro.models.geometry import Geometry
-from kvrepro.results import write_rows
+from kvrepro.results import checksums, write_rows
 from kvrepro.script import job
 
 with job(snakemake) as run:
@@ -25,4 +25,6 @@ with job(snakemake) as run:
         pd.DataFrame(checks),
         pd.DataFrame(gate_rows(labelled, tier)),
     ]
-    write_rows(pd.concat(parts, ignore_index=True), snakemake.output.rows, run.provenance(weights=meta["fingerprint"]))
+    inputs = checksums([*snakemake.input.labels, *snakemake.input.folds])
+    about = run.provenance(weights=meta["fingerprint"], inputs=inputs)
+    write_rows(pd.concat(parts, ignore_index=True), snakemake.output.rows, about)

@@ -161,6 +161,17 @@ def judged_note(rows: pd.DataFrame) -> str:
     return f"No judge was run: {', '.join(tasks)} by ROUGE-L F1. " if tasks else ""
 
 
+def cut_note(rows: pd.DataFrame) -> str:
+    """The sentence, with a space after it, about answers to SCBench's stand-ins, which are shorter than published."""
+    cut = "benchmark" in rows and (rows["benchmark"] == "scbench_stand_in").any()
+    return (
+        "Answers to SCBench's stand-ins end after most_new_tokens of the tier, 128 or fewer; the published tasks allow "
+        "up to 1,024. "
+        if cut
+        else ""
+    )
+
+
 def methods(rows: pd.DataFrame) -> list[str]:
     """Methods in the rows, without the references, in the order in which the config names them."""
     return [m for m in rows.loc[rows["budget"].notna(), "method"].unique() if m not in REFERENCES]

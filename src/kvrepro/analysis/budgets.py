@@ -96,14 +96,19 @@ def closed_layers(geometry: Geometry) -> list[tuple[int, ...]]:
 
 
 def budget_rows(
-    lm: LoadedModel, examples: Iterable[Example], arms: list[Arm], score: Scorer, base: dict[str, Any]
+    lm: LoadedModel,
+    examples: Iterable[Example],
+    arms: list[Arm],
+    score: Scorer,
+    base: dict[str, Any],
+    experiment: str = "budgets",
+    closing: bool = True,
 ) -> Iterator[dict[str, Any]]:
-    """Accuracy rows of every arm, experiment ``budgets``, and on RULER those of the unpruned model with
-    :func:`closed_layers`, experiment ``closed_layers``, method ``without 3 7 11``. ``base`` gives the columns paper and
-    tier."""
+    """Accuracy rows of every arm, and with ``closing`` on RULER those of the unpruned model with :func:`closed_layers`,
+    experiment ``closed_layers``, method ``without 3 7 11``. ``base`` gives the columns paper and tier."""
     examples = list(examples)
-    yield from evaluate(lm, examples, arms, score, base | {"experiment": "budgets"})
-    examples = [example for example in examples if example.benchmark == CLOSED_ON]
+    yield from evaluate(lm, examples, arms, score, base | {"experiment": experiment})
+    examples = [example for example in examples if closing and example.benchmark == CLOSED_ON]
     base = base | {"experiment": "closed_layers"}
     for layers in [(), *closed_layers(lm.geometry)]:
         name = f"without {' '.join(map(str, layers))}" if layers else DENSE

@@ -80,6 +80,22 @@ def curves(rows: pd.DataFrame, tasks: Sequence[str] | None = None, threshold: fl
     return Curves(result, result[DENSE, 1.0], found)
 
 
+def smallest_lead(a: Curve, b: Curve, below: float) -> Estimate:
+    """The smallest lead of a over b in points over the cache sizes below a bound that both cover; InputError when they
+    cover none.
+
+    Both curves are straight between their settings, so the smallest lead is at a setting of either or at an end.
+    """
+    low, high = max(curve.sizes[0] for curve in (a, b)), min(below, a.sizes[-1], b.sizes[-1])
+    if low >= high:
+        raise InputError(f"{a.method} and {b.method} held no caches of one size below {below:g}; run smaller ones.")
+    places = {size for curve in (a, b) for size in curve.sizes if low <= size <= high} | {low, high}
+    ours, theirs = ([curve.at(size) for size in sorted(places)] for curve in (a, b))
+    leads = [(x.value - y.value, x.draws - y.draws) for x, y in zip(ours, theirs, strict=True)]
+    value, draws = (np.min(each, axis=0) for each in zip(*leads, strict=True))
+    return Estimate(value, draws, ours[0].units)
+
+
 def _alone(options: str, threshold: float) -> bool:
     """Whether options are those of an admission without a selection or an eviction, at the threshold if it has one."""
     parts: dict[str, Any] = json.loads(options)

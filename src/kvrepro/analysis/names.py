@@ -11,6 +11,7 @@ METHODS = {
     "keydiff": "KeyDiff",
     "kvzip": "KVzip",
     "triattention": "TriAttention",
+    "l2_norm": "L2 norm",
     "random": "random",
     "wg_kv": "WG-KV",
     "local_attention": "Local Attention",
@@ -35,6 +36,12 @@ BENCHMARKS = {
 
 #: Tasks that titles do not call by their name.
 TASKS = {"registers": "register programs", "aime25": "AIME25"}
+
+#: What GateSight's estimators of lab models have seen, beside numbers that they give.
+LAB_LABELS = (
+    "In the tiers quick and lab, GateSight's estimators were also trained on contexts in RULER's formats; the paper's "
+    "were trained on texts alone."
+)
 
 #: Predictors as figures and tables call them, in the order of the paper's Table 5.
 PREDICTORS = {
@@ -76,10 +83,15 @@ ALLOCATIONS = {
     "exponent_1.5": "gate to the power 1.5",
 }
 
-#: The rules and tasks of the allocation ablation (Table 4, Figure 13), by benchmark.
+#: The rules and tasks of the allocation ablation (Table 4, Figure 13), by benchmark, and its smallest kept fraction;
+#: what is kept below is Appendix D's.
 ALLOCATION_ABLATION = ("gate_proportional", "flat", "pyramid")
 ABLATION = {"scbench": ("kv", "qa_eng", "many_shot"), "ruler": ("cwe", "niah_multiquery", "niah_multivalue")}
+ABLATION_LEAST = 0.1
 ABLATION_TASKS = tuple(task for tasks in ABLATION.values() for task in tasks)
+
+#: Budgets on RULER contexts of another length, which Appendix D has, where a tier names one.
+LONG_BUDGETS = "long_budgets"
 
 #: The RULER tasks of Table 6 and Appendix D, and those of them that stay solvable at the smallest budget there.
 FIVE_TASKS = ("niah_single_1", "niah_multikey_3", "qa_1", "cwe", "vt")

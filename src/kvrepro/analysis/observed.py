@@ -28,10 +28,10 @@ def rows_of(rows: pd.DataFrame, experiment: str) -> pd.DataFrame:
 
 
 def with_options(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with each option as a column."""
+    """The rows with each option as a column, in the place of one of its name, which rows of a profile have."""
     texts = rows["options"].drop_duplicates()
     known = pd.DataFrame([json.loads(t) for t in texts], index=texts)
-    return rows.join(known, on="options")
+    return rows.drop(columns=known.columns, errors="ignore").join(known, on="options")
 
 
 def resampled(values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], seed: int = 0) -> Estimate:

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from kvrepro.analysis.ranking import ranking
-from kvrepro.analysis.shape import parameters
+from kvrepro.analysis.shape import window_counts
 from kvrepro.analysis.tidy import every, tidy
 from kvrepro.errors import InputError
-from kvrepro.estimators.features import widths
 from kvrepro.estimators.folds import Folds
 from kvrepro.labels.corpus import LabelledCorpus
 from kvrepro.models.geometry import Geometry
@@ -31,10 +30,8 @@ def window_rows(
     found = []
     for window, folds in trained.items():
         options = json.dumps({"window": window})
-        found += [
-            ("mlp", options, "all", 0, "inputs", float(max(widths(geometry, window)))),
-            ("mlp", options, "all", 0, "parameters", float(parameters(geometry, window, hidden))),
-        ]
+        counts = window_counts(geometry, window, hidden)
+        found += [("mlp", options, "all", 0, name, value) for name, value in counts.items()]
         for corpus, i, doc in every(labelled, 1):
             if corpus not in folds:
                 raise InputError(f"window {window}: no networks were trained without corpus {corpus!r}; train again.")

@@ -17,10 +17,21 @@ PROTECTED_MAX = 256  # GateSight §2: every method keeps an instruction prefix o
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """How the answer to a question is drawn; ``seed`` is the question's own: all methods have the same draws."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+
+
+@dataclass(frozen=True)
 class Question:
     """One question of a context. ``text`` ends with ``answer_prefix``, which a chat template puts into the answer.
 
-    ``subtask`` names the part of a mixed task that it belongs to; the parts of a task weigh the same.
+    ``subtask`` names the part of a mixed task that it belongs to; the parts of a task weigh the same. An answer is
+    decoded greedily where there is no ``sampling``.
     """
 
     text: str
@@ -28,6 +39,7 @@ class Question:
     max_new_tokens: int
     answer_prefix: str = ""
     subtask: str = ""
+    sampling: Sampling | None = None
 
     def __post_init__(self):
         if not self.text.endswith(self.answer_prefix):

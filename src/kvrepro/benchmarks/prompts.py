@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from kvrepro.benchmarks.example import Example, Question, render
+from kvrepro.benchmarks.example import Example, Question, Sampling, render
 from kvrepro.errors import InputError
 from kvrepro.files import atomic
 
@@ -96,7 +96,11 @@ def _checksum(content: dict[str, Any]) -> str:
 
 
 def _line(example: Example, total: int) -> str:
-    content = {"example": asdict(example), "lines": total}
+    fields = asdict(example)
+    for question in fields["questions"]:
+        if question["sampling"] is None:
+            del question["sampling"]
+    content = {"example": fields, "lines": total}
     return _canonical(content | {"sha256": _checksum(content)}) + "\n"
 
 
@@ -106,5 +110,9 @@ def _parse(line: str) -> tuple[Example, int]:
     if _checksum(content) != recorded:
         raise ValueError("its content differs from its checksum")
     fields = content["example"]
-    questions = tuple(Question(**entry | {"references": tuple(entry["references"])}) for entry in fields["questions"])
-    return Example(**(fields | {"questions": questions})), content["lines"]
+    return Example(**(fields | {"questions": tuple(map(_question, fields["questions"]))})), content["lines"]
+
+
+def _question(entry: dict[str, Any]) -> Question:
+    sampling = Sampling(**entry["sampling"]) if "sampling" in entry else None
+    return Question(**entry | {"references": tuple(entry["references"]), "sampling": sampling})

@@ -32,20 +32,12 @@ def score_kept_at_size(evidence: Evidence, method: str, size: float, benchmark: 
 
 
 def smallest_lead(evidence: Evidence, a: str, b: str, below: float, benchmark: str) -> Estimate:
-    """The smallest lead of a over b in points over the cache sizes below a bound that both cover.
-
-    Both curves are straight between their settings, so the smallest lead is at a setting of either or at an end.
-    """
+    """The smallest lead of a over b in points over the cache sizes below a bound that both cover."""
     found = _curves(evidence, benchmark)
-    curves = [_curve(found, method) for method in (a, b)]
-    low, high = max(curve.sizes[0] for curve in curves), min(below, *(curve.sizes[-1] for curve in curves))
-    if low >= high:
-        raise NoRows(f"cache sizes below {below:g} that {a} and {b} both held")
-    places = {size for curve in curves for size in curve.sizes if low <= size <= high} | {low, high}
-    ours, theirs = ([_at(curve, size) for size in sorted(places)] for curve in curves)
-    leads = [(x.value - y.value, x.draws - y.draws) for x, y in zip(ours, theirs, strict=True)]
-    value, draws = (np.min(each, axis=0) for each in zip(*leads, strict=True))
-    return Estimate(value, draws, ours[0].units)
+    try:
+        return cache_sizes.smallest_lead(_curve(found, a), _curve(found, b), below)
+    except InputError as error:
+        raise NoRows(str(error)) from error
 
 
 def admitted_share(evidence: Evidence, method: str, benchmark: str) -> Estimate:

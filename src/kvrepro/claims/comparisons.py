@@ -78,6 +78,11 @@ def extreme_lead(
     return found.map(np.abs) if size else found
 
 
+def place_of_largest_lead(evidence: Evidence, a: str, b: str, benchmark: str, tasks=None) -> Estimate:
+    """The kept fraction, of the nine, at which the lead of a over b is largest, the smallest of several."""
+    return over(leads(evidence, a, b, NINE, benchmark, tasks), lambda x: np.asarray(NINE)[x.argmax(-1)])
+
+
 def lead_over_best(evidence: Evidence, a: str, others: Sequence[str], kept: float, benchmark: str, tasks=None):
     """The accuracy of a minus the highest of several others, in points."""
     result = evidence.accuracy(benchmark, [(method, kept) for method in (a, *others)], tasks)
@@ -181,6 +186,7 @@ def accuracy_retained(evidence: Evidence, method: str, kept: float, benchmark: s
 
 COMPARISON_QUERIES = (
     extreme_lead,
+    place_of_largest_lead,
     lead_over_best,
     best_pairs,
     lead_between_tasks,

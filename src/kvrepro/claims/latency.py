@@ -17,6 +17,9 @@ from kvrepro.profiling import summary
 
 K = 1024  # tokens
 PAPER = "paper"  #: the protocol of a claim that names none
+#: The shortest and the longest context of the range that the paper gives of a model: §5.3, Appendix J.2.
+RANGE = {"Llama-3.1-8B-Instruct": (200 * K, 400 * K), "Qwen3-4B-Instruct-2507": (200 * K, 500 * K)}
+ENDS = ("shortest", "longest")
 
 
 def _number(evidence: Evidence, phase: str, tokens: int, method: str, protocol: str, metric: str, part: str) -> float:
@@ -27,8 +30,14 @@ def _number(evidence: Evidence, phase: str, tokens: int, method: str, protocol: 
     return found.value
 
 
-def speedup(evidence: Evidence, phase: str, tokens: int, component: str = "total", protocol: str = PAPER) -> Estimate:
-    """Seconds of full attention over seconds of WG-KV."""
+def speedup(
+    evidence: Evidence, phase: str, tokens: int | str, component: str = "total", protocol: str = PAPER
+) -> Estimate:
+    """Seconds of full attention over seconds of WG-KV, at a length or at one of the ENDS of the model's range."""
+    if tokens in ENDS:
+        if evidence.model not in RANGE:
+            raise NoRows(f"a range of {evidence.model}")
+        tokens = RANGE[evidence.model][ENDS.index(tokens)]
     full, ours = (_number(evidence, phase, tokens, m, protocol, "seconds", component) for m in ("full", "wg_kv"))
     return exact(full / ours)
 
@@ -38,10 +47,10 @@ def slowdown(evidence: Evidence, phase: str, tokens: int, component: str, protoc
     return speedup(evidence, phase, tokens, component, protocol).map(lambda x: 1 / x)
 
 
-def memory_saving(evidence: Evidence, tokens: int) -> Estimate:
+def memory_saving(evidence: Evidence, tokens: int, protocol: str = PAPER) -> Estimate:
     """Percent of weights and cache that WG-KV saves while decoding, the paper's accounting."""
     full, ours = (
-        sum(_number(evidence, "decode", tokens, method, "paper", "bytes", part) for part in ("weights", "cache"))
+        sum(_number(evidence, "decode", tokens, method, protocol, "bytes", part) for part in ("weights", "cache"))
         for method in ("full", "wg_kv")
     )
     return exact(100 * (1 - ours / full))
@@ -92,13 +101,13 @@ def out_of_memory_from(evidence: Evidence, protocol: str = PAPER) -> Estimate:
 
 
 def longest_prefill(evidence: Evidence, protocol: str = PAPER) -> Estimate:
-    """Thousand tokens of the longest context that WG-KV prefills."""
+    """Thousand tokens of the longest context whose prefill by WG-KV does not run out of memory."""
     _, done = _prefills(evidence, "wg_kv", protocol)
     return exact(max(done, default=0) / K)
 
 
 def _prefills(evidence: Evidence, method: str, protocol: str) -> tuple[list[int], list[int]]:
-    """Lengths that failed for want of memory, and lengths that finished."""
+    """Lengths that failed for want of memory, and lengths that did not, however many layers were computed."""
     rows = evidence.of(summary.END_TO_END)
     rows = rows[(rows["task"] == "prefill") & (rows["method"] == method) & (rows["protocol"] == protocol)]
     rows = rows[(rows["metric"] == "seconds") & (rows["component"] == "total")]
@@ -108,10 +117,10 @@ def _prefills(evidence: Evidence, method: str, protocol: str) -> tuple[list[int]
     return sorted(rows.loc[failed, "n_tokens"]), sorted(rows.loc[~failed, "n_tokens"])
 
 
-def gate_parameters(evidence: Evidence, tokens: int) -> Estimate:
+def gate_parameters(evidence: Evidence, tokens: int, protocol: str = PAPER) -> Estimate:
     """Percent by which the gates add to the bytes of the weights."""
     full, ours = (
-        _number(evidence, "decode", tokens, method, "paper", "bytes", "weights") for method in ("full", "wg_kv")
+        _number(evidence, "decode", tokens, method, protocol, "bytes", "weights") for method in ("full", "wg_kv")
     )
     return exact(100 * (ours / full - 1))
 

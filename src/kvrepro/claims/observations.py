@@ -12,7 +12,7 @@ import numpy as np
 from kvrepro.analysis import bootstrap, observed, summary
 from kvrepro.analysis.accuracy import SERIES
 from kvrepro.analysis.bootstrap import Estimate
-from kvrepro.analysis.names import ABLATION, ALLOCATION_ABLATION, FIVE_TASKS, SOLVABLE_TASKS, SUMMARIES
+from kvrepro.analysis.names import ABLATION, ALLOCATION_ABLATION, FIVE_TASKS, LONG_BUDGETS, SOLVABLE_TASKS, SUMMARIES
 from kvrepro.claims.evidence import TASKS, Evidence, NoRows, exact
 from kvrepro.errors import InputError
 from kvrepro.results import DENSE
@@ -91,8 +91,11 @@ def half_life(evidence: Evidence, statistic: str) -> Estimate:
 
 @_query
 def slow_heads(evidence: Evidence, threshold: float) -> Estimate:
-    """Heads whose median half-life is at least so many tokens."""
-    return evidence.read(observed.median_half_lives).map(lambda x: (x >= threshold).sum(-1))
+    """Heads whose median half-life over all documents is at least so many tokens; its interval is that of the analysed
+    documents."""
+    medians = evidence.read(observed.half_lives)["median"].to_numpy()
+    drawn = evidence.read(observed.median_half_lives).map(lambda x: (x >= threshold).sum(-1))
+    return replace(drawn, value=np.asarray((medians >= threshold).sum()))
 
 
 @_query
@@ -353,16 +356,22 @@ def closed_layers_loss(evidence: Evidence, length: int | None = None) -> Estimat
     return both.map(lambda x: x[..., 0] - x[..., 1])
 
 
+def _of_appendix_d(evidence: Evidence) -> str:
+    """The experiment with the budgets of Appendix D: on contexts of a length of their own, where there are any."""
+    return LONG_BUDGETS if (evidence.rows["experiment"] == LONG_BUDGETS).any() else "budgets"
+
+
 @_query
 def gate_in_score(evidence: Evidence, length: int | None = None) -> Estimate:
     """Accuracy of eviction by received attention with the gate in the score minus that without, mean over the kept
     fractions of the rows."""
-    rows = evidence.of("budgets")
+    name = _of_appendix_d(evidence)
+    rows = evidence.of(name)
     kept = sorted(rows.loc[rows["method"] == "attention", "budget"].unique())
     if not kept:
         raise NoRows("received attention")
     series = [(m, k) for m in ("attention_gated", "attention") for k in kept]
-    both = _answers(evidence, "budgets", series, FIVE_TASKS, length)
+    both = _answers(evidence, name, series, FIVE_TASKS, length)
     return both.map(lambda x: x[..., : len(kept)].mean(-1) - x[..., len(kept) :].mean(-1))
 
 
@@ -373,21 +382,23 @@ RULES = {"per_layer": "gate_proportional", "1": "gate_proportional", "0.5": "exp
 def budget_cell(evidence: Evidence, cell: str, length: int | None = None) -> Estimate:
     """Accuracy over the five tasks of Appendix D, of a cell such as ``per_head 0.05``: rule and kept fraction."""
     rule, kept = cell.split()
-    return _at(_answers(evidence, "budgets", [(RULES.get(rule, rule), float(kept))], FIVE_TASKS, length), 0)
+    return _at(
+        _answers(evidence, _of_appendix_d(evidence), [(RULES.get(rule, rule), float(kept))], FIVE_TASKS, length), 0
+    )
 
 
 @_query
 def budget_by_layer(evidence: Evidence, kept: float, length: int | None = None) -> Estimate:
     """Accuracy with budgets by layer minus that by KV head, over the five tasks of Appendix D."""
     series = [("gate_proportional", kept), ("per_head", kept)]
-    return _answers(evidence, "budgets", series, FIVE_TASKS, length).map(lambda x: x[..., 0] - x[..., 1])
+    return _answers(evidence, _of_appendix_d(evidence), series, FIVE_TASKS, length).map(lambda x: x[..., 0] - x[..., 1])
 
 
 @_query
 def exponent_value(evidence: Evidence, exponent: str, kept: float, length: int | None = None) -> Estimate:
     """Accuracy with budgets proportional to a power of the gate, or flat, over the tasks that stay solvable."""
     series = [(RULES.get(exponent, exponent), kept)]
-    return _at(_answers(evidence, "budgets", series, SOLVABLE_TASKS, length), 0)
+    return _at(_answers(evidence, _of_appendix_d(evidence), series, SOLVABLE_TASKS, length), 0)
 
 
 def _ablation(

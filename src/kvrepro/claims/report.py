@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from kvrepro.analysis.bootstrap import Estimate
+from kvrepro.analysis.names import LAB_LABELS
 from kvrepro.benchmarks.registry import BENCHMARKS
 from kvrepro.claims.evidence import Evidence, NoRows
 from kvrepro.claims.ledger import Claim, query_functions
@@ -150,13 +151,16 @@ def _cell(values: Mapping[str, Any]) -> Any:
     return rounded[""] if "" in rounded else json.dumps(rounded)
 
 
-def markdown(claims: Sequence[Claim], tiers: Mapping[str, pd.DataFrame], lab: Iterable[str]) -> str:
+def markdown(
+    claims: Sequence[Claim], tiers: Mapping[str, pd.DataFrame], lab: Iterable[str], told: Sequence[str] = ()
+) -> str:
     """The page for readers: a count of verdicts, then every claim by paper and place, a pair of columns a tier.
 
-    ``tiers`` gives the judged frame per name of a tier; ``lab`` names the models to label as lab models.
+    ``tiers`` gives the judged frame per name of a tier; ``lab`` names the models to label as lab models; ``told`` are
+    sentences about rows that do not belong together, which stand first.
     """
     lab = set(lab)
-    parts = ["# Claims\n", _explanation(tiers, lab), _counts(tiers, lab)]
+    parts = ["# Claims\n", *(f"**{sentence}**\n" for sentence in told), _explanation(tiers, lab), _counts(tiers, lab)]
     for paper, title in TITLES.items():
         parts.append(f"## {title}\n")
         of_paper = [claim for claim in claims if claim.paper == paper]
@@ -172,7 +176,7 @@ def _explanation(tiers: Mapping[str, pd.DataFrame], lab: set[str]) -> str:
     used = ", ".join(sorted({m for frame in tiers.values() for m in frame["model"].dropna() if m in lab}))
     labelled = (
         f"Lab models ({used}) are small and were trained for this suite: their numbers test the direction of a claim, "
-        "and are not the paper's. "
+        f"and are not the paper's. {LAB_LABELS} "
     )
     hardware = [
         f"{name}: {', '.join(sorted(set(frame['hardware'].dropna()) - {''})) or 'nothing measured'}"

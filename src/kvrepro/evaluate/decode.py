@@ -1,4 +1,4 @@
-"""Greedy decoding of questions on caches that hold their contexts, many rows as one batch."""
+"""Decoding of questions on caches that hold their contexts, many rows as one batch, greedily or by given draws."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from kvrepro.benchmarks.example import Sampling
 from kvrepro.cache.bounded import Bounds
 from kvrepro.models.capture import rotary_positions
 from kvrepro.models.loading import LoadedModel
+from kvrepro.models.sampling import draws_of, sample
 
 LOOK_EVERY = {"cpu": 1, "cuda": 8}  #: steps between looks at whether all rows are done, each of which waits for the GPU
 PLAIN_STEPS = 2  #: steps before one is captured: libraries have then allocated what they need
@@ -29,12 +31,14 @@ class Answer:
 @dataclass(frozen=True)
 class Posed:
     """A question that was fed to each of a cache's rows: the first tokens of the answers ``[rows, 1]``, the position
-    that comes next, the positions that the question was rotated to ``[axes, rows, t]``, and the longest answer."""
+    that comes next, the positions that the question was rotated to ``[axes, rows, t]``, the longest answer, and how it
+    is drawn, None where it is greedy."""
 
     first: torch.Tensor
     following: int
     positions: torch.Tensor
     max_new_tokens: int
+    sampling: Sampling | None = None
 
 
 @torch.no_grad()
@@ -56,11 +60,13 @@ def _fed(
     tokens: Sequence[int],
     rows: int,
     kept: int,
+    most: int,
     bounds: Bounds | None = None,
+    sampling: Sampling | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Feed ``tokens`` from position ``start`` on to each of the cache's ``rows``: the greedy choices after the last
-    ``kept`` of them, one where there are bounds, ``[rows, kept]``, and the positions they were rotated to, ``[axes,
-    rows, t]``."""
+    """Feed ``tokens`` from position ``start`` on to each of the cache's ``rows``: the first choices of an answer of
+    ``most`` tokens after the last ``kept`` of them, one where there are bounds, ``[rows, kept]``, and the positions
+    they were rotated to, ``[axes, rows, t]``."""
     ids = torch.tensor(tokens, device=lm.device).expand(rows, -1)
     with rotary_positions(lm, len(tokens)) as seen:
         for piece in _pieces(ids, bounds):
@@ -69,7 +75,11 @@ def _fed(
                 input_ids=piece, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=kept
             )
             start += piece.shape[1]
-    return out.logits[:, -kept:].argmax(-1), seen.of_rows(rows)
+    logits = out.logits[:, -kept:]
+    if sampling is None:
+        return logits.argmax(-1), seen.of_rows(rows)
+    draws = draws_of(sampling.seed, most)[:kept].to(lm.device).repeat(rows)
+    return sample(logits.flatten(0, 1).float(), draws, sampling).view(rows, kept), seen.of_rows(rows)
 
 
 @torch.no_grad()
@@ -81,26 +91,35 @@ def ask(
     max_new_tokens: int,
     rows: int = 1,
     bounds: Bounds | None = None,
+    sampling: Sampling | None = None,
 ) -> Posed:
-    """Feed ``question`` at position ``start`` to each of the cache's ``rows``, within its ``bounds``."""
-    first, positions = _fed(lm, cache, start, question, rows, kept=1, bounds=bounds)
-    return Posed(first, start + len(question), positions, max_new_tokens)
+    """Feed ``question`` at position ``start`` to each of the cache's ``rows``, within its ``bounds``. All rows have the
+    same draws."""
+    first, positions = _fed(lm, cache, start, question, rows, 1, max_new_tokens, bounds, sampling)
+    return Posed(first, start + len(question), positions, max_new_tokens, sampling)
 
 
 @torch.no_grad()
 def confirmed(
-    lm: LoadedModel, cache: Any, start: int, question: list[int], max_new_tokens: int, expected: Answer
+    lm: LoadedModel,
+    cache: Any,
+    start: int,
+    question: list[int],
+    max_new_tokens: int,
+    expected: Answer,
+    sampling: Sampling | None = None,
 ) -> Answer | None:
     """``expected`` as the answer of a cache of one row, None where the answer is another one.
 
-    The question and what is expected are fed at once: greedy decoding gives these tokens exactly when each of them has
-    the largest logit after those before it, and so does the end.
+    The question and what is expected are fed at once: decoding gives these tokens exactly when each of them is chosen
+    after those before it, by the largest logit or by its own draw, and so is the end.
     """
     tokens, ended = expected.tokens, expected.finish_reason == "eos"
     length = len(tokens) + ended
     if not 0 < length <= max_new_tokens or (not ended and length < max_new_tokens):
         return None
-    chosen, positions = _fed(lm, cache, start, [*question, *tokens[: length - 1]], rows=1, kept=length)
+    fed = [*question, *tokens[: length - 1]]
+    chosen, positions = _fed(lm, cache, start, fed, 1, length, max_new_tokens, sampling=sampling)
     given = chosen[0].tolist()
     if given[: len(tokens)] != list(tokens) or (ended and given[-1] not in lm.eos):
         return None
@@ -124,10 +143,11 @@ def decode(
     produced[:, :1] = token
     done = (token == eos).any(-1)
     slot = torch.ones(1, dtype=torch.long, device=lm.device)
+    choose = _choosing(posed, most, lm.device)
 
     def step() -> None:
         out = lm.model(input_ids=token, position_ids=position, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        token.copy_(out.logits[:, -1].argmax(-1, keepdim=True))
+        token.copy_(choose(out.logits[:, -1], slot)[:, None])
         produced.index_copy_(1, slot, token)
         done.logical_or_((token == eos).any(-1))
         position.add_(1)
@@ -142,6 +162,29 @@ def decode(
                 bounds.enforce()
     decoded = seen.of_rows(len(token))[..., : taken - 1] if taken > 1 else None
     return _answers(posed, produced[:, :taken].cpu(), decoded, eos.cpu())
+
+
+def _choosing(
+    posed: Sequence[Posed], most: int, device: torch.device
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """What gives every row's token ``[rows]`` from its logits ``[rows, vocab]`` and the place of it in the answer, a
+    tensor of one number."""
+    if all(each.sampling is None for each in posed):
+        return lambda logits, slot: logits.argmax(-1)
+    sizes, draws = [len(each.first) for each in posed], torch.zeros(len(posed), most)
+    for own, each in zip(draws, posed, strict=True):
+        if each.sampling is not None:
+            own[: each.max_new_tokens] = draws_of(each.sampling.seed, each.max_new_tokens)
+    draws = draws.to(device)
+
+    def choose(logits: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+        now, chosen = draws.index_select(1, slot), []
+        for each, own, part in zip(posed, now, logits.split(sizes), strict=True):
+            greedy = each.sampling is None
+            chosen.append(part.argmax(-1) if greedy else sample(part.float(), own.expand(len(part)), each.sampling))
+        return torch.cat(chosen)
+
+    return choose
 
 
 def _answers(

@@ -218,6 +218,7 @@ def _ask(lm: LoadedModel, sittings: Sequence[Sitting], keys_pre_rope: dict) -> N
                 sitting.example.questions[number].max_new_tokens,
                 rows=len(sitting.asked),
                 bounds=sitting.session.bounds,
+                sampling=sitting.example.questions[number].sampling,
             )
             for sitting in now
         ]
@@ -293,10 +294,10 @@ def _ask_dense(lm: LoadedModel, opened: Opened) -> None:
     try:
         for ids, question, expected in zip(prompt.questions, opened.example.questions, full.answers, strict=True):
             put = n, ids, question.max_new_tokens
-            given = confirmed(lm, copy.deepcopy(opened.parent), *put, expected)
+            given = confirmed(lm, copy.deepcopy(opened.parent), *put, expected, question.sampling)
             if given is None:
                 cache = copy.deepcopy(opened.parent)
-                given = decode(lm, cache, [ask(lm, cache, *put)])[0]
+                given = decode(lm, cache, [ask(lm, cache, *put, sampling=question.sampling)])[0]
             _note(opened.dense, given, n)
             opened.dense.peaks.append(lm.geometry.cache_rows * (n + given.positions.shape[1]))
             opened.dense.evictions.append(0)

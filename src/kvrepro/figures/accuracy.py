@@ -7,8 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvrepro.analysis.accuracy import Accuracy, accuracy, methods, unanswered_note
+from kvrepro.analysis.accuracy import Accuracy, accuracy, cut_note, methods, unanswered_note
 from kvrepro.analysis.bootstrap import FEW
+from kvrepro.analysis.names import LAB_LABELS
 from kvrepro.figures.style import (
     COLUMN,
     METHODS,
@@ -103,9 +104,10 @@ def kept_axis(axes: Axes, result: Accuracy) -> None:
 def _note(result: Accuracy, rows: pd.DataFrame, lab: bool, panels: bool = False) -> str:
     model = rows["model"].iloc[0]
     who = f"{about(model, lab)}Its accuracies are not the paper's. " if lab else ""
+    who += f"{LAB_LABELS} " if lab and "gatesight" in set(rows["method"]) else ""
     tasks = f"{len(result.tasks)} tasks" if len(result.tasks) > 1 else "one task"
     pooled = "" if result.units >= FEW or panels else ", items of all tasks resampled together"
     return (
         f"{who}{tasks} of {result.items} item{'s' * (result.items != 1)}; bands: 95 % bootstrap intervals over "
-        f"{result.resampled}{pooled}. {unanswered_note(rows)}{result.left_out()}"
+        f"{result.resampled}{pooled}. {cut_note(rows)}{unanswered_note(rows)}{result.left_out()}"
     )

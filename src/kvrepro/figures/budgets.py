@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from kvrepro.analysis.accuracy import accuracy
-from kvrepro.analysis.names import ABLATION_TASKS, ALLOCATION_ABLATION, ALLOCATIONS
+from kvrepro.analysis.names import ABLATION_LEAST, ABLATION_TASKS, ALLOCATION_ABLATION, ALLOCATIONS
 from kvrepro.errors import InputError
 from kvrepro.figures.accuracy import kept_axis, lines
 from kvrepro.figures.style import BLUE, GREEN, ORANGE, PAGE, Look, about, caption, model_title
@@ -23,6 +23,7 @@ LOOKS = {
 def figure_13(rows: pd.DataFrame, lab: bool = False) -> Figure:
     """Accuracy against the kept fraction under three budget rules, a panel a task. Reads the experiment budgets."""
     found = rows[(rows["experiment"] == "budgets") & rows["method"].isin(ALLOCATION_ABLATION)] if len(rows) else rows
+    found = found[found["budget"] >= ABLATION_LEAST] if len(found) else found
     tasks = [task for task in ABLATION_TASKS if len(found) and task in set(found["task"])]
     if not tasks:
         raise InputError("there are no rows of the allocation ablation; run the target budgets.")

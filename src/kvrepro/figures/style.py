@@ -69,6 +69,7 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY, BLACK = (
     "#7F7F7F",
     "#000000",
 )
+BROWN = "#5A3E1B"  #: told apart from these as well as they from one another
 
 _METHODS = {
     DENSE: (BLACK, ""),
@@ -77,6 +78,7 @@ _METHODS = {
     "keydiff": (GREEN, "^"),
     "kvzip": (RED, "D"),
     "triattention": (PURPLE, "v"),
+    "l2_norm": (BROWN, "P"),
     "random": (GREY, "x"),
     "wg_kv": (BLUE, "o"),
     "local_attention": (SKY, "<"),

@@ -4,14 +4,14 @@ Heads are folded into the batch: a row is one KV head of one batch row, and the 
 of a page. The blocks of all rows form one list, of which every program takes an equal share, whatever the lengths; a
 second kernel combines the parts of a row. The grid is fixed, so a CUDA graph stays valid while lengths change.
 
-Programmatic dependent launch (``DecodePlan.early``) starts a kernel while the one before it runs. It is right since a
-wait lasts until the whole grid before has ended and its memory is visible, wherever that grid let its dependents go:
-
-* The second kernel reads parts and writes its output after its wait. Before it, it reads lengths alone: no program of
-  the first kernel lets it go before what wrote them has ended, and nothing writes them until both kernels have.
-* With ``early=2`` the first kernel waits before it reads or writes anything. Unlike an ordinary launch, it waits for
-  the kernel before it alone, and not for those before that one. That one did, as an ordinary launch, which starts
-  after all of them, or as a second kernel, all of whose programs wait.
+Programmatic dependent launch (``DecodePlan.early``) starts a kernel while the one before it ends. It is right since
+both kernels wait before they read or write anything, and a wait lasts until the whole grid before has ended and its
+memory is visible, wherever that grid let its dependents go. Unlike an ordinary launch, such a kernel waits for the grid
+before it alone, and not for those before that one. But that one began after all of them had ended, if its launch was
+ordinary, and otherwise does not end before they have, since its own programs wait. So no wait may be left out or come
+later, not even behind a read of lengths, which were written two grids before the second kernel. Memory that the
+allocator hands out again (parts, statistics, output) is no longer read by then. The kernel after these two is an
+ordinary launch, which waits for all of them, or one of a library, which waits by itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from kvrepro.kernels.common import INTERPRETED
 from kvrepro.kernels.paged_cache import PAGE, PagedRows, gather_slots
 
 _MIN_ROWS = 16  # rows of the smallest matrix product of the tensor cores
-_TRIES = 32  # shares from the smallest one on, of which the first that leaves no row to two kinds of programs is taken
 
 
 @dataclass(frozen=True)
@@ -41,46 +40,30 @@ class DecodePlan:
     programs: int = 2
     warps: int = 4
     stages: int = 3
-    chunk: int = 32  #: parts combined at a time
-    early: int = 0  #: launched before the kernel before has ended, on GPUs that can: 1 the second kernel, 2 both
-    whole: bool = False  #: no program works on two rows, where there are many programs a row
+    chunk: int = 64  #: parts combined at a time
+    early: bool = True  #: both kernels are launched before the one before them has ended, on GPUs that can
 
 
 @triton.jit
-def _shares(LENGTHS, rows, window, programs, ROWS: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-            WHOLE: tl.constexpr, TRIES: tl.constexpr):  # fmt: skip
-    """Blocks per row, begins and ends of the rows in the list of all blocks, and the blocks that each program takes.
-
-    With WHOLE a row fills its last share up with blocks that do not exist, so that the next one begins a share.
-    """
+def _shares(LENGTHS, rows, window, programs, ROWS: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr):
+    """Blocks per row, ends of the rows in the list of all blocks, and the blocks that each program takes."""
     row = tl.arange(0, ROWS)
     slots = tl.load(LENGTHS + row, mask=row < rows, other=0) + (window + PAGE - 1) // PAGE * PAGE
     blocks = tl.where(row < rows, (slots + BLOCK - 1) // BLOCK, 0)
-    total = tl.sum(blocks, 0)
-    share = (total + programs - 1) // programs
-    room = blocks
-    if WHOLE:
-        tries = share + tl.arange(0, TRIES)
-        used = tl.sum((blocks[None, :] + tries[:, None] - 1) // tries[:, None], 1)
-        enough = (total + programs - rows - 1) // (programs - rows)  # if each row wastes a share
-        share = tl.min(tl.where(used <= programs, tries, enough), 0)
-        room = (blocks + share - 1) // share * share
-    ends = tl.cumsum(room, 0)
-    return blocks, ends - room, ends, share
+    return blocks, tl.cumsum(blocks, 0), (tl.sum(blocks, 0) + programs - 1) // programs
 
 
 @triton.jit
 def _split_kernel(
     Q, POOL, TABLES, LENGTHS, SEEN, PARTS, STATS, rows, table_pages, window, scale,
     ROWS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-    WHOLE: tl.constexpr, TRIES: tl.constexpr, EARLY: tl.constexpr, PADDED: tl.constexpr, UPCAST: tl.constexpr,
+    EARLY: tl.constexpr, PADDED: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    if EARLY == 2:
+    if EARLY:  # first of all: see above
         gdc_wait()
-    if EARLY:
-        gdc_launch_dependents()  # after the wait: see above
+        gdc_launch_dependents()
     program = tl.program_id(0)
-    blocks, begins, ends, share = _shares(LENGTHS, rows, window, tl.num_programs(0), ROWS, PAGE, BLOCK, WHOLE, TRIES)
+    blocks, ends, share = _shares(LENGTHS, rows, window, tl.num_programs(0), ROWS, PAGE, BLOCK)
     index = tl.arange(0, ROWS)
     first = program * share
     last = tl.minimum(first + share, tl.max(ends, 0))
@@ -90,8 +73,8 @@ def _split_kernel(
     g, d, n = tl.arange(0, PADDED), tl.arange(0, D), tl.arange(0, BLOCK)
     ring_slots = (window + PAGE - 1) // PAGE * PAGE
     for row in tl.range(row_from, row_to, num_stages=1):
-        begin, count = tl.sum(tl.where(index == row, begins, 0), 0), tl.sum(tl.where(index == row, blocks, 0), 0)
-        low, high = tl.maximum(first, begin) - begin, tl.minimum(last - begin, count)
+        end, count = tl.sum(tl.where(index == row, ends, 0), 0), tl.sum(tl.where(index == row, blocks, 0), 0)
+        low, high = tl.maximum(first - (end - count), 0), tl.minimum(last - (end - count), count)
         in_ring = tl.minimum(tl.load(SEEN + row), window)
         slots = ring_slots + tl.load(LENGTHS + row)
         table = TABLES + row * table_pages
@@ -129,15 +112,15 @@ def _split_kernel(
 def _combine_kernel(
     PARTS, STATS, LENGTHS, OUT, rows, window, programs,
     ROWS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-    WHOLE: tl.constexpr, TRIES: tl.constexpr, EARLY: tl.constexpr, CHUNK: tl.constexpr,
+    EARLY: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
+    if EARLY:  # first of all: see above
+        gdc_wait()
     row, g = tl.program_id(0) // GROUP, tl.program_id(0) % GROUP
-    blocks, begins, _, share = _shares(LENGTHS, rows, window, programs, ROWS, PAGE, BLOCK, WHOLE, TRIES)
+    blocks, ends, share = _shares(LENGTHS, rows, window, programs, ROWS, PAGE, BLOCK)
     index, d = tl.arange(0, ROWS), tl.arange(0, D)
-    begin, count = tl.sum(tl.where(index == row, begins, 0), 0), tl.sum(tl.where(index == row, blocks, 0), 0)
-    part_from, part_to = row + begin // share, row + (begin + count - 1) // share + 1
-    if EARLY:
-        gdc_wait()  # until the parts are there
+    end, count = tl.sum(tl.where(index == row, ends, 0), 0), tl.sum(tl.where(index == row, blocks, 0), 0)
+    part_from, part_to = row + (end - count) // share, row + (end - 1) // share + 1
     top, total = -1e30, 0.0
     acc = tl.zeros([D], tl.float32)
     for start in tl.range(part_from, part_to, CHUNK):
@@ -164,10 +147,11 @@ def _programs(device: torch.device, plan: DecodePlan) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count * plan.programs
 
 
-def _early(device: torch.device, plan: DecodePlan) -> int:
+def _early(device: torch.device, plan: DecodePlan) -> bool:
     """``plan.early`` where the GPU can: programmatic dependent launch came with compute capability 9.0."""
-    can = plan.early and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-    return plan.early if can and not INTERPRETED else 0
+    if not plan.early or INTERPRETED or device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def ragged_decode_attention(
@@ -193,17 +177,17 @@ def ragged_decode_attention(
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     shape = {
         "ROWS": triton.next_power_of_2(rows), "GROUP": group, "D": d, "PAGE": PAGE, "BLOCK": plan.block,
-        "WHOLE": plan.whole and 8 * rows <= programs, "TRIES": _TRIES, "EARLY": _early(q.device, plan),
+        "EARLY": _early(q.device, plan),
     }  # fmt: skip
     _split_kernel[(programs,)](
         q.contiguous(), cache.pool, cache.tables, cache.lengths, cache.seen, parts, stats,
         rows, cache.tables.shape[-1], cache.window, (scale or d**-0.5) * math.log2(math.e), **shape,
         PADDED=max(_MIN_ROWS, triton.next_power_of_2(group)), UPCAST=INTERPRETED, num_warps=plan.warps,
-        num_stages=plan.stages, launch_pdl=shape["EARLY"] == 2,
+        num_stages=plan.stages, launch_pdl=shape["EARLY"],
     )  # fmt: skip
     _combine_kernel[(rows * group,)](
         parts, stats, cache.lengths, out, rows, cache.window, programs, **shape, CHUNK=plan.chunk, num_warps=4,
-        num_stages=1, launch_pdl=shape["EARLY"] > 0,
+        num_stages=1, launch_pdl=shape["EARLY"],
     )  # fmt: skip
     return out
 

@@ -7,8 +7,9 @@ the contexts no question is asked either; their strings and their text are those
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import cycle, islice
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain, cycle, islice
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,14 @@ def documents(
     if is_formats(entry):
         return _contexts(entry, tokenizer, lengths, n, seed, split)
     return cut(entry, tokenizer, lengths, n, seed, split, join=True)
+
+
+def longer(corpora: Sequence[Any], tokenizer: Any, tokens: int, n: int, seed: int) -> list[list[int]]:
+    """``n`` documents of ``tokens`` tokens, of all label corpora in turn, from the held-out split: estimators are
+    trained on documents of the other one (GateSight §4.1, Appendix C)."""
+    each = math.ceil(n / len(corpora))
+    pieces = [documents(entry, tokenizer, (tokens, tokens), each, seed, "heldout") for entry in corpora]
+    return list(islice(chain.from_iterable(zip(*pieces, strict=True)), n))
 
 
 def _contexts(

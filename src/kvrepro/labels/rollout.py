@@ -24,6 +24,7 @@ from kvrepro.labels.utility import ContinuationStates
 from kvrepro.models.attention import observing
 from kvrepro.models.capture import Prefill, decoder_layers, output_gates
 from kvrepro.models.loading import LoadedModel
+from kvrepro.models.sampling import draws_of, sample
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,7 @@ def rollout(
     document when the model's logits are not finite.
     """
     m, steps = sampling.rollouts, sampling.rollout_tokens
-    draws = torch.cat([torch.rand(m, steps, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
-    draws = draws.to(lm.device)
+    draws = torch.cat([draws_of(seed, m, steps) for seed in seeds]).to(lm.device)
     lengths = torch.tensor([p.n for p in documents], device=lm.device).repeat_interleave(m)
     logits = torch.stack([p.next_logits for p in documents]).repeat_interleave(m, 0)
     cache, start = _joined(lm, documents, m)
@@ -84,18 +84,6 @@ def rollout(
     ends = torch.isin(drawn, eos)
     counts = torch.where(ends.any(1), ends.int().argmax(1) + 1, drawn.shape[1]).tolist()
     return [_document(lm, cache, p.n, start, record, drawn, counts, i, m) for i, p in enumerate(documents)]
-
-
-def sample(logits: torch.Tensor, draws: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """One token a row by top-k, then top-p, from uniform ``draws`` ``[rows]``; logits ``[rows, vocab]``."""
-    best, ids = (logits / sampling.temperature).topk(min(sampling.top_k, logits.shape[-1]), dim=-1)
-    p = best.softmax(-1)
-    before = p.cumsum(-1) - p
-    p = torch.where(before < sampling.top_p, p, 0)  # the smallest set that reaches top_p; the first is always in
-    total = p.cumsum(-1)
-    choice = (total <= draws[:, None] * total[:, -1:]).sum(-1, keepdim=True)
-    last = (p > 0).sum(-1, keepdim=True) - 1
-    return ids.gather(1, torch.minimum(choice, last))[:, 0]
 
 
 def _check_finite(logits: torch.Tensor, names: list[str], m: int) -> None:

@@ -25,19 +25,12 @@ from kvrepro.kernels.ragged_decode import DecodePlan
 
 QUERY_HEADS, KV_HEADS, DIM, WINDOW, LAYERS = 32, 8, 128, 256, 32
 GIB = 2**30
-#: Compile-time variants by name; one call compares them.
+#: Compile-time variants by name, the default first; one call compares them.
 PLANS = {
+    "64x4s3p2": DecodePlan(),
+    "64x4s3p2 not early": DecodePlan(early=False),
     "64x4s4p2": DecodePlan(64, 2, 4, 4),
     "64x4s3p3": DecodePlan(64, 3, 4, 3),
-    "64x4s3p2": DecodePlan(64, 2, 4, 3),
-    "64x4s3p2 chunk 64": DecodePlan(64, 2, 4, 3, chunk=64),
-    "64x4s3p2 whole": DecodePlan(64, 2, 4, 3, whole=True),
-    "64x4s3p2 early": DecodePlan(64, 2, 4, 3, early=1),
-    "64x4s3p2 early 2": DecodePlan(64, 2, 4, 3, early=2),
-    "64x4s3p2 early 2 chunk 64": DecodePlan(64, 2, 4, 3, chunk=64, early=2),
-    "64x4s3p2 early 2 chunk 64 whole": DecodePlan(64, 2, 4, 3, chunk=64, early=2, whole=True),
-    "128x8s3p1 early 2 chunk 64": DecodePlan(128, 1, 8, 3, chunk=64, early=2),
-    "128x8s3p1 early 2 chunk 64 whole": DecodePlan(128, 1, 8, 3, chunk=64, early=2, whole=True),
     "64x4s5p1": DecodePlan(64, 1, 4, 5),
     "64x8s4p2": DecodePlan(64, 2, 8, 4),
     "64x4s4p4": DecodePlan(64, 4, 4, 4),

@@ -1,9 +1,11 @@
 """Time scoring on one GPU (GateSight §5.3): ``python -m kvrepro.profiling.bench_scoring --out rows.csv --seconds 300``.
 
 Methods score random signals, keys and queries of the true shapes of config/scoring.yaml as the evaluation calls them.
-Every row is printed as soon as it is measured: the median of three calls after a warm-up, by CUDA events, and the most
-memory that the allocator held above what was there before. KVzip and the prefill run layers of random weights; where
-the time does not allow all of them, ``seconds`` are those of ``layers_timed`` layers, and a column of its own scales.
+GateSight starts from gathered signals; its variant "with gathering" first makes them from logits and value vectors, as
+in the paper's time. Every row is printed as soon as it is measured: the median of three calls after a warm-up, by CUDA
+events, and the most memory that the allocator held above what was there before. KVzip and the prefill run layers of
+random weights; where the time does not allow all of them, ``seconds`` are those of ``layers_timed`` layers, and a
+column of its own scales.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import csv
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,13 @@ from kvrepro.errors import InputError, command_line, unknown
 from kvrepro.estimators import fused
 from kvrepro.files import sha256_file
 from kvrepro.kernels.gatesight_score import PRECISIONS, TILINGS, gatesight_score, gatesight_score_reference
+from kvrepro.kernels.gdn_signals import gdn_signals_reference
+from kvrepro.methods.eviction.base import Eviction
+from kvrepro.models.capture import Prefill
 from kvrepro.profiling.clock import median_seconds
 from kvrepro.profiling.repetition import Passes, fastest_kernel
-from kvrepro.profiling.scoring import CONFIG, PREFILL, Settings, Shape, as_dict, load, read
-from kvrepro.profiling.scoring_inputs import geometry, random_estimators, random_prefill, ready
+from kvrepro.profiling.scoring import CONFIG, GATHERING, PREFILL, Settings, Shape, as_dict, load, read
+from kvrepro.profiling.scoring_inputs import geometry, random_estimators, random_layers, random_prefill, ready
 from kvrepro.results import provenance, write_json
 
 REPEATS = 3
@@ -105,10 +110,21 @@ def score_methods(bench: Bench, settings: Settings, shape: Shape, methods: Seque
     for name in wanted:
         method = ready(name, shape, settings.estimators)
         bench.measure(lambda method=method: bench.timed(lambda: method.score(given)), **_what(shape, name, tokens))
+        if name == "gatesight":
+            bench.measure(lambda m=method: _gathering(bench, shape, m, given), **_what(shape, name, tokens, GATHERING))
+
+
+def _gathering(bench: Bench, shape: Shape, method: Eviction, given: Prefill) -> dict[str, Any]:
+    """Signals of all GDN layers made from what these compute, and scored; the signals count as extra memory."""
+    layers = random_layers(shape, given.n, bench.device, bench.dtype)
+    found = bench.timed(lambda: method.score(replace(given, signals=layers.gathered())))
+    held, every = len(layers.values), len(shape.gdn_layers)
+    shared = "" if held == every else f"; {every} GDN layers share value vectors of {held} in turn"
+    return found | {"timing": found["timing"] + shared}
 
 
 def check_kernel(bench: Bench, settings: Settings, shape: Shape, tokens: int = CHECKED) -> None:
-    """Largest difference of the fused scorer from float64, by precision; nothing is timed."""
+    """Largest difference from float64, of the fused scorer by precision and of gathered signals; nothing is timed."""
     given = random_prefill(shape, tokens, bench.device, bench.dtype).signals
     networks = fused.networks(random_estimators(shape, settings.estimators).heads, geometry(shape)).to(bench.device)
     expected = gatesight_score_reference(given, networks)
@@ -118,6 +134,17 @@ def check_kernel(bench: Bench, settings: Settings, shape: Shape, tokens: int = C
 
     for precision in PRECISIONS:
         bench.measure(lambda p=precision: error(p), **_what(shape, "gatesight", tokens, f"check {precision}"))
+
+    def of_signals() -> dict[str, Any]:
+        layers = random_layers(shape, tokens, bench.device, bench.dtype)
+        found, worst = layers.gathered(), 0.0
+        for layer, signals in enumerate(found):
+            parts = layers.beta[layer], layers.gate[layer], layers.values[layer % len(layers.values)]
+            exact = gdn_signals_reference(*parts, layers.a_log[layer], layers.dt_bias[layer], torch.empty_like(signals))
+            worst = max(worst, float((signals - exact).abs().max()))
+        return {"error": worst, "passes": 1}
+
+    bench.measure(of_signals, **_what(shape, "gatesight", tokens, "check gathering"))
 
 
 def compare_kernels(bench: Bench, settings: Settings, shape: Shape, tokens: int) -> None:

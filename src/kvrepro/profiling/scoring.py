@@ -15,6 +15,7 @@ from kvrepro.profiling.rows import PROFILE
 
 CONFIG = Path("config/scoring.yaml")
 EXPERIMENT = "scoring_cost"
+GATHERING = "with gathering"  #: variant of GateSight that makes the signals before it scores, as the paper timed it
 PREFILL = "prefill"  #: what the column ``method`` says of the forward pass over the context
 #: Columns of the benchmark's CSV. ``variant`` is empty for a method as it is shipped. ``seconds`` are those of
 #: ``layers_timed`` layers; ``seconds_scaled_to_all_layers`` is filled where these are not all.
@@ -60,7 +61,7 @@ class Settings:
     """What is measured and what was published."""
 
     shapes: Mapping[str, Shape]
-    estimators: Mapping[str, int]  # window, hidden
+    estimators: Mapping[str, int | list[int]]  # window, hidden, and the windows of Table 7
     lengths: tuple[int, ...]
     published: Mapping[str, Mapping[str, list[float]]]  # table -> method -> seconds by length
     prefill: Mapping[str, float]  # table -> seconds of the prefill of the longest context
@@ -115,7 +116,7 @@ def tidy(found: pd.DataFrame, tier: str) -> pd.DataFrame:
     base = pd.DataFrame(
         {
             **text[["model", "method", "timing", "reason"]],
-            "options": [f'{{"variant": "{v}"}}' if v else "{}" for v in text["variant"]],
+            "options": text["variant"].map(_options),
             "n_tokens": found["tokens"],
             "layers": found["layers"],
             "layers_timed": found["layers_timed"],
@@ -136,6 +137,10 @@ def tidy(found: pd.DataFrame, tier: str) -> pd.DataFrame:
     total, *rest = parts
     rows = pd.concat([total, *(part[part["value"].notna()] for part in rest)], ignore_index=True)
     return PROFILE.validate(rows, lazy=True)
+
+
+def _options(variant: str) -> str:
+    return f'{{"variant": "{variant}"}}' if variant else "{}"
 
 
 def rows_of(found: pd.DataFrame, shape: Shape, tier: str) -> pd.DataFrame:
@@ -164,11 +169,16 @@ class Cost:
     layers: str  # "4 of 64"
 
 
-def cost(rows: pd.DataFrame, model: str, method: str, tokens: int, component: str = "total") -> Cost | None:
-    """Seconds of a method as it is shipped (or bytes, component ``extra``), the last that were measured, or None."""
+def cost(
+    rows: pd.DataFrame, model: str, method: str, tokens: int, component: str = "total", variant: str = ""
+) -> Cost | None:
+    """Seconds of a method (or bytes, component ``extra``), the last that were measured, or None.
+
+    A method is as it is shipped where no ``variant`` is named.
+    """
     found = rows[(rows["experiment"] == EXPERIMENT) & (rows["model"] == model) & (rows["method"] == method)]
-    found = found[(found["n_tokens"] == tokens) & (found["component"] == component) & (found["options"] == "{}")]
-    found = found[found["value"].notna()]
+    found = found[(found["n_tokens"] == tokens) & (found["component"] == component)]
+    found = found[(found["options"] == _options(variant)) & found["value"].notna()]
     if found.empty:
         return None
     row = found.iloc[-1]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from kvrepro.estimators.features import columns
 from kvrepro.estimators.mlp import Estimators, Heads
+from kvrepro.kernels.gdn_signals import gdn_signals
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.methods.eviction.gatesight import GateSight
 from kvrepro.methods.eviction.keydiff import KeyDiff
@@ -20,6 +22,7 @@ from kvrepro.models.geometry import Geometry
 from kvrepro.profiling.scoring import Shape
 
 QUERIES = 64  #: last tokens whose queries a prefill keeps
+ROOM = 2**34  #: bytes of value vectors that are held at a time
 
 
 def geometry(shape: Shape) -> Geometry:
@@ -65,6 +68,46 @@ def random_prefill(shape: Shape, tokens: int, device: str, dtype: torch.dtype, s
         output_gates=None,
         cache=None,
         next_logits=torch.zeros(0),
+    )
+
+
+@dataclass(frozen=True)
+class LayerOutputs:
+    """What the GDN layers compute in a forward and signals are made from; the first axis runs over them.
+
+    ``values`` are of as many layers as were held, which the others share in turn.
+    """
+
+    beta: torch.Tensor  #: [layers, n, heads], of the dtype of the pass
+    gate: torch.Tensor  #: [layers, n, heads]
+    values: list[torch.Tensor]  #: [n, heads, head_dim]
+    a_log: torch.Tensor  #: [layers, heads] float32
+    dt_bias: torch.Tensor  #: [layers, heads]
+
+    def gathered(self) -> torch.Tensor:
+        """The signals of all layers in a tensor of their own, one kernel a layer: ``[layers, n, heads, 3]`` float32."""
+        signals = torch.empty(*self.beta.shape, SIGNALS, device=self.beta.device)
+        for layer, out in enumerate(signals):
+            values = self.values[layer % len(self.values)]
+            gdn_signals(self.beta[layer], self.gate[layer], values, self.a_log[layer], self.dt_bias[layer], out)
+        return signals
+
+
+def random_layers(
+    shape: Shape, tokens: int, device: str, dtype: torch.dtype, room: int = ROOM, seed: int = 0
+) -> LayerOutputs:
+    """Random outputs of the GDN layers; value vectors of as many layers as ``room`` bytes hold, at least of one."""
+    layers, heads = len(shape.gdn_layers), shape.gdn_heads
+    normal = partial(torch.randn, device=device, generator=torch.Generator(device).manual_seed(seed))
+    size = tokens * heads * shape.gdn_head_dim * dtype.itemsize
+    return LayerOutputs(
+        beta=normal(layers, tokens, heads, dtype=dtype),
+        gate=normal(layers, tokens, heads, dtype=dtype),
+        values=[
+            normal(tokens, heads, shape.gdn_head_dim, dtype=dtype) for _ in range(max(1, min(layers, room // size)))
+        ],
+        a_log=normal(layers, heads),
+        dt_bias=normal(layers, heads),
     )
 
 

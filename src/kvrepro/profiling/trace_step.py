@@ -20,6 +20,7 @@ import torch
 from kvrepro.errors import InputError, command_line, unknown
 from kvrepro.profiling.run import prepare
 from kvrepro.profiling.settings import METHODS, PROTOCOLS, Job, Settings, load
+from kvrepro.results import provenance, write_table
 
 COLUMNS = ["method", "protocol", "tokens", "kernel", "category", "calls", "microseconds"]  #: per step
 #: Categories and what their kernels' names contain, the first that fits; all others are position-wise.
@@ -142,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--model", help="a model of config/latency.yaml, the profile's first by default")
     parser.add_argument("--tokens", type=int, default=409600, help="entries of the cache")
     parser.add_argument("--steps", type=int, default=10, help="steps that are traced")
-    parser.add_argument("--out", type=Path, help="CSV file of the rows")
+    parser.add_argument("--out", type=Path, help="CSV file of the rows; their provenance goes beside it")
     options = parser.parse_args(arguments)
     if options.tokens < 1 or options.steps < 1:
         parser.error("--tokens and --steps must be at least 1.")
@@ -156,8 +157,9 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(str(error))
     found = pd.DataFrame(rows(settings, model, options.tokens, options.steps), columns=COLUMNS)
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        found.to_csv(options.out, index=False)
+        size = f"--profile {options.profile} --model {model} --tokens {options.tokens} --steps {options.steps}"
+        command = f"python -m kvrepro.profiling.trace_step {size} --out {options.out.name}"
+        write_table(found, options.out, provenance({}, settings.profile.device, command=command))
     print(table(found))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvrepro.analysis.accuracy import Accuracy, accuracy, judged_note, methods, unanswered_note
+from kvrepro.analysis.accuracy import Accuracy, accuracy, cut_note, judged_note, methods, unanswered_note
 from kvrepro.analysis.bootstrap import FEW
 from kvrepro.figures.style import benchmark_title, look, model_title
 from kvrepro.results import DENSE
@@ -38,8 +38,8 @@ def note(result: Accuracy, rows: pd.DataFrame) -> str:
     pooled = ", resampled together over all tasks" if len(result.tasks) > 1 and result.units < FEW else ""
     return (
         f"Percent, {tasks} of {result.items} items, with 95 % bootstrap intervals over {result.resampled}{pooled}. A "
-        f"kept fraction is the share of the KV cache that is kept. {judged_note(rows)}{unanswered_note(rows)}"
-        f"{result.left_out()}"
+        f"kept fraction is the share of the KV cache that is kept. {judged_note(rows)}{cut_note(rows)}"
+        f"{unanswered_note(rows)}{result.left_out()}"
     )
 
 

@@ -10,7 +10,17 @@ import pandas as pd
 from kvrepro.analysis import observed
 from kvrepro.analysis.accuracy import Accuracy, accuracy
 from kvrepro.analysis.bootstrap import Estimate
-from kvrepro.analysis.names import ABLATION, ALLOCATION_ABLATION, ALLOCATIONS, BENCHMARKS, FIVE_TASKS, METHODS
+from kvrepro.analysis.names import (
+    ABLATION,
+    ABLATION_LEAST,
+    ALLOCATION_ABLATION,
+    ALLOCATIONS,
+    BENCHMARKS,
+    FIVE_TASKS,
+    LAB_LABELS,
+    LONG_BUDGETS,
+    METHODS,
+)
 from kvrepro.errors import InputError
 from kvrepro.figures.style import model_title
 from kvrepro.results import REFERENCES
@@ -35,6 +45,7 @@ def table_4(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
     """Three budget rules on the same scores, over the tasks of the ablation: as :func:`table_3`. Reads the experiment
     budgets."""
     rows = _budgets(rows)
+    rows = rows[rows["budget"] >= ABLATION_LEAST]
     blocks = {name: rows[rows["task"].isin(tasks)] for name, tasks in ABLATION.items()}
     names = {name: ALLOCATIONS[name] for name in ALLOCATION_ABLATION}
     return _compared("Table 4: allocation ablation", blocks, names, lab)
@@ -73,7 +84,8 @@ def _compared(
         model = model_title(part["model"].iloc[0], lab)
         header = ["kept fraction", *(f"{b:g}" for b in budgets), "mean of these"]
         on = BENCHMARKS[part["benchmark"].iloc[0] if "benchmark" in part else benchmark]
-        texts.append(str(Table(f"{title}, {on}, {model}", header, cells, note(result, block))))
+        text = f"{f'{LAB_LABELS} ' if lab else ''}{note(result, block)}"
+        texts.append(str(Table(f"{title}, {on}, {model}", header, cells, text)))
     if not frames:
         raise InputError(f"there are no rows of {' or '.join(names)}; run the target accuracy.")
     return pd.concat(frames, ignore_index=True), "\n".join(texts)
@@ -104,9 +116,11 @@ def _frame(found: Mapping[tuple[str, float | str], Estimate]) -> pd.DataFrame:
 def appendix_d(rows: pd.DataFrame, lab: bool = False) -> tuple[pd.DataFrame, str]:
     """The gate analyses: a frame with analysis, name, budget, value, low and high, and one Markdown table an analysis.
 
-    Reads the experiments gated_ranking, closed_heads, closed_layers and budgets.
+    Reads the experiments gated_ranking, closed_heads, closed_layers, and long_budgets or, where there is none of it,
+    budgets.
     """
-    scores = _budgets(rows)
+    own = rows[rows["experiment"] == LONG_BUDGETS]
+    scores = own[own["metric"] == "score"] if len(own) else _budgets(rows)
     model = model_title(rows["model"].iloc[0], lab)
     made = [_heads(rows), _layers(rows), _rules(scores[scores["task"].isin(FIVE_TASKS)])]
     frame = pd.concat([part for part, _ in made], ignore_index=True)

@@ -4,8 +4,8 @@
   program in the prompt and, of the trace, the values that were written last; what they replaced is of no more use. The
   prompt is short and the trace as long as the settings want, so a cache that forgets the program or a value that is
   still current goes wrong from there on.
-* ``aime25``: the problems of AIME 2025, from the user's file. WG-KV samples one answer a problem at temperature 0.6;
-  here answers are greedy.
+* ``aime25``: the problems of AIME 2025, from the user's file. One answer a problem is sampled at temperature 0.6, as
+  WG-KV's authors do, from draws that the seed and the item give and that are the same for all methods.
 
 Definitions and wording are in ``tasks.yaml``, answers are judged by ``score``.
 """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kvrepro.benchmarks.example import Example, Question
+from kvrepro.benchmarks.example import Example, Question, Sampling
 from kvrepro.benchmarks.example import length as tokens_of
 from kvrepro.benchmarks.published import Fields, objects
 from kvrepro.benchmarks.reasoning.definitions import AIME25
@@ -30,18 +32,17 @@ def problems(path: str | Path) -> list[tuple[str, str]]:
     return found
 
 
-def load(path: str | Path, items: int, length: int, tokenizer: Any, chat: bool = False) -> list[Example]:
-    """The first ``items`` problems; an answer has what its prompt leaves of ``length`` tokens."""
+def load(path: str | Path, items: int, length: int, tokenizer: Any, seed: int, chat: bool = False) -> list[Example]:
+    """The first ``items`` problems; an answer has what its prompt leaves of ``length`` tokens, and is sampled by draws
+    of the item's own."""
     examples = []
     for item, (problem, answer) in enumerate(problems(path)[:items]):
-        context = AIME25["context"].format(problem=problem)
-
-        def example(most: int, context: str = context, answer: str = answer, item: int = item) -> Example:
-            asked = Question(AIME25["question"].format(), (answer,), most)
-            return Example("reasoning", TASK, item, 0, "", context, (asked,), {"source": AIME25["source"]["data"]})
-
-        used = tokens_of(example(0), tokenizer, chat)
+        own = random.Random(f"{seed}:{TASK}:{item}").getrandbits(63)
+        asked = Question(AIME25["question"].format(), (answer,), 0, sampling=Sampling(**AIME25["sampling"], seed=own))
+        context, source = AIME25["context"].format(problem=problem), {"source": AIME25["source"]["data"]}
+        example = Example("reasoning", TASK, item, seed, "", context, (asked,), source)
+        used = tokens_of(example, tokenizer, chat)
         if used >= length:
             raise InputError(f"aime25 item {item}: its prompt has {used} tokens; raise length above that.")
-        examples.append(example(length - used))
+        examples.append(replace(example, questions=(replace(asked, max_new_tokens=length - used),)))
     return examples

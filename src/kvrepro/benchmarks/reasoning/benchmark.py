@@ -26,7 +26,7 @@ def generate(
     items, length = settings["items"], settings["length"]
     for task in settings["tasks"]:
         if task == aime.TASK:
-            yield aime.load(settings["aime25"], items, length, tokenizer, chat)
+            yield aime.load(settings["aime25"], items, length, tokenizer, seed, chat)
         else:
             split = EVAL if lab else None
             yield registers.generate(items, length, settings["registers"], tokenizer, seed, split, chat)

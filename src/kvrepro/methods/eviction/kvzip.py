@@ -37,9 +37,10 @@ class KVzip(Eviction):
     counts differ between layers and heads (GateSight Appendix G). Parts are shorter where the model's limit leaves no
     room for ``chunk`` tokens after the context.
 
-    ``softmax_over``: ``cache`` normalises over everything a row sees, which are the weights the model uses; ``chunk``
-    over the protected prefix, the part being repeated and what is fed, as the published code does. Under a sparse
-    attention either is over what the row reads of these, and an entry that no row reads scores zero.
+    ``softmax_over``: ``cache``, the default, normalises over everything a row sees, which gives the weights that the
+    model itself uses when it repeats the context: the "reconstruction attention" of GateSight Appendix G. ``chunk``
+    normalises over the protected prefix, the part being repeated and what is fed, as the published code does. Under a
+    sparse attention either is over what the row reads of these, and an entry that no row reads scores zero.
     """
 
     name = "kvzip"

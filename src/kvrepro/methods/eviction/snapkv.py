@@ -12,24 +12,35 @@ from kvrepro.methods.blocks import head_blocks
 from kvrepro.methods.eviction.base import Eviction
 from kvrepro.models.capture import Prefill
 
+TAKEN = ("max", "mean")
+
 
 @dataclass
 class SnapKV(Eviction):
-    """Attention that the last ``window`` context tokens pay to each entry, summed over the window, max-pooled along
-    the context, maximum over the GQA group; the window itself is kept first. The question is withheld.
+    """Attention that the last ``window`` context tokens pay to each entry, summed over the window, pooled along the
+    context, taken over the GQA group; the window itself is kept first. The question is withheld.
 
     GateSight Appendix G gives the window (32), the pooling (max) and the flat per-head budget. The pooling width
     follows the published configuration (7). Softmax in float32 over all keys up to the query's own; under a sparse
     attention over those that the query reads, so that entries which no query of the window selected score zero.
+
+    ``pooling`` along the context: ``max``, as GateSight and the published configurations; ``mean``, the default of the
+    published class, which counts places beyond the ends as zeros. ``group``, over the pooled scores of the query heads
+    that share a KV head: ``max``, or ``mean``, as kvpress has it. The published code keeps entries per query head.
     """
 
     name = "snapkv"
     window: int = 32
     kernel: int = 7
+    pooling: str = "max"
+    group: str = "max"
 
     def __post_init__(self):
         if self.window < 1 or self.kernel < 1 or self.kernel % 2 == 0:
             raise InputError("snapkv: window must be at least 1 and kernel an odd number of at least 1.")
+        for option in ("pooling", "group"):
+            if (chosen := getattr(self, option)) not in TAKEN:
+                raise InputError(f"snapkv.{option} is {chosen!r}; allowed: {', '.join(TAKEN)}.")
 
     @property
     def query_window(self) -> int:
@@ -61,6 +72,7 @@ class SnapKV(Eviction):
         paid = logits.masked_fill_(unread, float("-inf")).softmax(-1).sum(2)
         score = torch.full((len(keys), n), w + 1.0, device=keys.device)  # a sum over w rows never exceeds w
         if n > w:  # the window's own attention is not pooled into its neighbours
-            before = F.max_pool1d(paid[..., : n - w], self.kernel, stride=1, padding=self.kernel // 2)
-            score[:, : n - w] = before.amax(1)
+            pool = F.max_pool1d if self.pooling == "max" else F.avg_pool1d
+            before = pool(paid[..., : n - w], self.kernel, stride=1, padding=self.kernel // 2)
+            score[:, : n - w] = before.amax(1) if self.group == "max" else before.mean(1)
         return score

@@ -10,10 +10,9 @@ an official pattern (α a sigmoid, loss on all tokens of the rows that gates are
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -152,21 +151,13 @@ def identify(lm: LoadedModel, recipe: HeadRecipe, source: Source, say: Callable[
 
 
 def identify_from(
-    lm: LoadedModel,
-    path: str | Path,
-    over: Mapping[str, Any] | None = None,
-    rows: Mapping[str, Any] | None = None,
-    say: Callable[[str], None] = print,
+    lm: LoadedModel, recipe: HeadRecipe, gates: GateRecipe | None = None, say: Callable[[str], None] = print
 ) -> HeadProfile:
-    """Identify heads as the recipe file of a model says, or read the published pattern that it names.
-
-    ``over`` holds keys of ``head_profile`` that take the place of its own, ``rows`` those of the recipe of gates, whose
-    rows ``wg_kv`` reads.
-    """
-    recipe = HeadRecipe.read(path, over)
+    """Identify heads as a recipe says, or read the published pattern that it names; ``wg_kv`` reads the rows that
+    ``gates`` are trained on."""
     if recipe.pattern:
         return head_profile.load(recipe.pattern, lm)
-    source = passkey_source(lm, recipe) if recipe.form == "duo" else gate_source(lm, GateRecipe.read(path, rows)[0])
+    source = passkey_source(lm, recipe) if recipe.form == "duo" else gate_source(lm, gates)
     return identify(lm, recipe, source, say)
 
 
@@ -180,8 +171,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(argv)
     lm = load_for_training(args.model, args.device)
-    over = {"form": args.form} if args.form else {}
-    identify_from(lm, args.recipe, over, say=lambda text: print(text, flush=True)).save(args.out, lm)
+    recipe = HeadRecipe.read(args.recipe, {"form": args.form} if args.form else {})
+    gates = None if recipe.form == "duo" else GateRecipe.read(args.recipe)[0]
+    identify_from(lm, recipe, gates, say=lambda text: print(text, flush=True)).save(args.out, lm)
 
 
 if __name__ == "__main__":

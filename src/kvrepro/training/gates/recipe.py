@@ -183,12 +183,16 @@ class HeadRecipe:
         given = _read(path).get("head_profile")
         if given is None:
             raise InputError(f"{path}: the key head_profile is missing; add it to identify heads.")
-        given = given | dict(over or {})
+        return cls.from_settings(given | dict(over or {}), f"{path}: head_profile")
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], where: str = "head_profile") -> HeadRecipe:
+        """A recipe from a config's section; InputError, naming the key ``where``, names an unknown key."""
         known = [f.name for f in fields(cls)]
-        for key in given:
+        for key in settings:
             if key not in known:
-                raise unknown("key", key, known, f"{path}: head_profile")
-        return cls(**given)
+                raise unknown("key", key, known, where)
+        return cls(**settings)
 
     def rate(self, step: int) -> float:
         """Learning rate: for ``duo`` a trapezoid of 20, 60 and 20 % of the steps with a floor of a tenth, for ``wg_kv``
