@@ -280,8 +280,10 @@ def primitive_rows(wildcards):
 
 
 def wg_kv_goal_rows(wildcards):
-    asked = [name for name in ("ruler", "reasoning") if name in benchmarks_of(wildcards.where, wildcards.paper)]
-    answers = [row for name in asked for row in accuracy_files(wildcards.where, model_of(wildcards), name)]
+    model = model_of(wildcards)
+    names = experiment_of(model, wildcards.paper, wildcards.where)["benchmarks"]
+    asked = [name for name in ("ruler", "reasoning") if name in names]
+    answers = [row for name in asked for row in accuracy_files(wildcards.where, model, name)]
     return [write_gate_rows(wildcards), *answers]
 
 
