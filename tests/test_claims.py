@@ -498,7 +498,8 @@ def test_a_claim_that_is_not_run_here_has_a_command_and_one_not_built_has_none(j
     assert len(not_run) and set(not_run["command"]) <= set(COMMANDS.values())
     asked_of_quick = not_run.set_index("claim_id")["command"]
     assert asked_of_quick["gs-f4b-ruler-over-snapkv"] == "make lab"  # the first tier that can test it
-    assert {asked_of_quick[name] for name in ("gs-t2-gatesight", "wg-abs-memory")} == {"profile"}
+    profiled = not_run["claim_id"].isin(["gs-t2-gatesight", "wg-abs-memory"])  # the latter under both protocols
+    assert profiled.sum() == 3 and set(not_run.loc[profiled, "command"]) == {"profile"}
     not_built = judged[judged["verdict"] == "not built"]
     assert not_built["command"].isna().all() and not_built["measured"].isna().all()
 

@@ -98,7 +98,8 @@ def test_hashes_and_options_are_recorded(rows, tiny_hybrid):
     first = rows[rows["item"] == 0]
     assert set(first["token_sha256"]) == {prompt.token_sha256}
     options = json.loads(rows[rows["method"] == "snapkv"]["options"].iloc[0])
-    assert options == {"allocation": "flat", "eviction": {"method": "snapkv", "kernel": 7, "window": 32}}
+    snapkv = {"method": "snapkv", "kernel": 7, "window": 32, "pooling": "max", "group": "max"}
+    assert options == {"allocation": "flat", "eviction": snapkv}
 
 
 def test_a_gate_proportional_allocation_can_be_given_to_any_method(tiny_hybrid):
