@@ -103,11 +103,18 @@ def laid_over(model: str = "lab-dense", **keys) -> dict:
     return {"models": {model: keys}}
 
 
+#: The lab tier with the model of register programs, whose weights are yet to be trained
+LAB = {
+    "tier": "lab",
+    "experiments": {"wg_kv": {"models": ["lab-dense", "SmolLM2-135M-Instruct", "lab-dense-registers"]}},
+}
+
+
 def test_keys_of_a_model_are_laid_over_the_tier_for_it_alone():
-    settings = config.load({"tier": "lab"})
+    settings = config.load(LAB)
     dense, small, registers = (config.own(settings, name) for name in settings["experiments"]["wg_kv"]["models"])
     assert dense["benchmarks"] == settings["benchmarks"] and dense["write_gates"] == settings["write_gates"]
-    assert set(dense["experiments"]) == {"wg_kv"} and dense["experiments"]["wg_kv"]["benchmarks"] == ["ruler", "helmet"]
+    assert set(dense["experiments"]) == {"wg_kv"} and small["experiments"]["wg_kv"]["benchmarks"] == ["ruler", "helmet"]
     assert registers["experiments"]["wg_kv"]["models"] == ["lab-dense-registers"]
     assert registers["experiments"]["wg_kv"]["benchmarks"] == ["reasoning"]
     assert registers["benchmarks"]["reasoning"]["items"] >= 100
@@ -354,7 +361,7 @@ def test_ready_wants_the_weights(monkeypatch, tmp_path):
 
 
 def test_ready_says_what_makes_weights_that_are_no_part_of_the_repository(monkeypatch, tmp_path):
-    settings, entries = config.load({"tier": "lab"}), config.registry.entries()
+    settings, entries = config.load(LAB), config.registry.entries()
     for entry in entries.values():
         entry["path"] = str(tmp_path / "none") if {"wheel", "trained"} & set(entry) else entry.get("path", "")
     del entries["SmolLM2-135M-Instruct"]["path"]

@@ -359,12 +359,11 @@ def test_heads_are_identified_saved_and_loaded(form, tiny_dense, recipe, tmp_pat
     assert torch.equal(again.gates, profile.gates) and again.training["recipe"]["form"] == form
 
 
-def test_a_published_pattern_is_taken_in_the_place_of_an_identification(tiny_dense, recipe, tmp_path):
-    path, pattern = tmp_path / "recipe.yaml", tmp_path / "heads.tsv"
+def test_a_published_pattern_is_taken_in_the_place_of_an_identification(tiny_dense, tmp_path):
+    pattern = tmp_path / "heads.tsv"
     pattern.write_text("0.9\t0.1\n0.5\t0.5\n0.0\t1.0\n")
-    named = {"form": "duo", "pattern": str(pattern)}
-    path.write_text(yaml.safe_dump(recipe().as_dict() | {"lambdas": [1], "head_profile": named}))
-    heads.identify_from(tiny_dense, path, {"steps": 2}).save(tmp_path / "heads.safetensors", tiny_dense)
+    named = HeadRecipe("duo", steps=2, pattern=str(pattern))
+    heads.identify_from(tiny_dense, named).save(tmp_path / "heads.safetensors", tiny_dense)
     found = head_profile.load(tmp_path / "heads.safetensors", tiny_dense)
     assert torch.equal(found.gates, head_profile.load(pattern, tiny_dense).gates)
     assert found.training == {"source": "heads.tsv"}
