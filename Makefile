@@ -33,6 +33,7 @@ $(STAMP): envs/$(STACK).txt pyproject.toml
 
 reproduce: $(STAMP) ## Labels, estimators, evaluation, tables, figures and claims of the tier (quick unless TIER= is given)
 	@$(BIN)/python -m kvrepro.locks
+	@$(BIN)/python -m kvrepro.wheels $(TIER)
 	$(SNAKEMAKE)
 
 figures: TARGETS := figures tables claims reference latency_reference

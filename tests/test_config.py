@@ -12,7 +12,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from kvrepro import config, identity, remembered
+from kvrepro import config, identity, remembered, wheels
 from kvrepro.analysis.names import ABLATION
 from kvrepro.benchmarks import helmet
 from kvrepro.benchmarks.registry import benchmark
@@ -97,6 +97,51 @@ def test_the_papers_labels_are_of_no_document_that_names_a_long_context_benchmar
     assert len(corpora) == 9 and len({each.exclude for each in corpora}) == 1
     assert {"RULER", "SCBench", "LongBench", "InfiniteBench", "HELMET", "LongProc"} <= set(corpora[0].exclude)
     assert _wanted(["on RULER-8K", "a ruler of wood"], corpora[0].exclude, None) == ("a ruler of wood",)
+
+
+def laid_over(model: str = "lab-dense", **keys) -> dict:
+    return {"models": {model: keys}}
+
+
+#: The lab tier with the model of register programs, whose weights are yet to be trained
+LAB = {
+    "tier": "lab",
+    "experiments": {"wg_kv": {"models": ["lab-dense", "SmolLM2-135M-Instruct", "lab-dense-registers"]}},
+}
+
+
+def test_keys_of_a_model_are_laid_over_the_tier_for_it_alone():
+    settings = config.load(LAB)
+    dense, small, registers = (config.own(settings, name) for name in settings["experiments"]["wg_kv"]["models"])
+    assert dense["benchmarks"] == settings["benchmarks"] and dense["write_gates"] == settings["write_gates"]
+    assert set(dense["experiments"]) == {"wg_kv"} and small["experiments"]["wg_kv"]["benchmarks"] == ["ruler", "helmet"]
+    assert registers["experiments"]["wg_kv"]["models"] == ["lab-dense-registers"]
+    assert registers["experiments"]["wg_kv"]["benchmarks"] == ["reasoning"]
+    assert registers["benchmarks"]["reasoning"]["items"] >= 100
+    ruler, helmet = small["benchmarks"]["ruler"], small["benchmarks"]["helmet"]
+    assert ruler["items"] * len(ruler["tasks"]) + helmet["items"] * len(helmet["tasks"]) <= 500
+    gates = config.gate_recipe("SmolLM2-135M-Instruct", small["write_gates"]["recipe"])[0]
+    heads, methods = small["write_gates"]["head_profile"], small["experiments"]["wg_kv"]["methods"]
+    assert ruler["length"] == helmet["length"] == 1024 == 32768 // 32  # so 256 and 128 are 8 and 4
+    assert gates["window"] == methods["duo_attention"]["admission"]["window"] == heads["window"] == 8
+    assert methods["local_attention"]["admission"]["sinks"] == heads["sinks"] == 4
+    assert methods["quest"]["selection"]["local"] == 8 and "models" not in small
+
+
+def test_a_faulty_key_of_a_model_is_one_sentence():
+    assert "did you mean 'lab-dense'" in sentence(**laid_over("lab-dens"))
+    assert "models.lab-dense: key 'benchmark' is unknown" in sentence(**laid_over(benchmark={}))
+    long = {"ruler": {"length": 32768}}
+    assert "models.lab-dense: benchmarks.ruler.length: 32768 exceeds" in sentence(**laid_over(benchmarks=long))
+    elsewhere = {"wg_kv": {"models": ["lab-dense"]}}
+    assert "put it there" in sentence(**laid_over(experiments=elsewhere))
+    assert "put it there" in sentence(**laid_over(experiments={"gatesight": {"analyses": []}}))
+    config.load({"tier": "quick"} | laid_over("Llama-3.1-8B-Instruct", benchmarks={"ruler": {"items": 1}}))
+
+
+def test_a_window_must_end_before_what_is_asked_does():
+    text = sentence(write_gates={"recipe": {"window": 700}})
+    assert "the window of 700 tokens in config/write_gates/lab-dense.yaml covers all of helmet" in text
 
 
 def test_a_tier_changes_only_what_it_names():
@@ -313,6 +358,24 @@ def test_ready_wants_the_weights(monkeypatch, tmp_path):
         (tmp_path / "one.safetensors").write_bytes(broken)
         with pytest.raises(InputError, match=r"truncated or corrupt weights in one\.safetensors"):
             config.ready(settings)
+
+
+def test_ready_says_what_makes_weights_that_are_no_part_of_the_repository(monkeypatch, tmp_path):
+    settings, entries = config.load(LAB), config.registry.entries()
+    for entry in entries.values():
+        entry["path"] = str(tmp_path / "none") if {"wheel", "trained"} & set(entry) else entry.get("path", "")
+    del entries["SmolLM2-135M-Instruct"]["path"]
+    registry = tmp_path / "models.yaml"
+    registry.write_text(yaml.safe_dump({"models": entries}))
+    monkeypatch.setattr(config.registry.entries, "__defaults__", (registry,))
+    with pytest.raises(InputError, match=r"'lab-dense-registers': .* no weights; train it on a GPU \(snakemake"):
+        config.ready(settings, local=False)
+    assert wheels.missing("quick") == []
+    entries["SmolLM2-135M-Instruct"]["path"] = str(tmp_path / "none")
+    registry.write_text(yaml.safe_dump({"models": entries}))
+    assert wheels.missing("lab") == ["SmolLM2-135M-Instruct"]
+    with pytest.raises(InputError, match=r"make it \(python -m kvrepro\.models\.wheel SmolLM2"):
+        config.ready(settings, local=False)
 
 
 def test_ready_reads_the_claims(monkeypatch, tmp_path):

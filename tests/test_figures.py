@@ -17,6 +17,7 @@ from kvrepro.errors import InputError
 from kvrepro.figures import style
 from kvrepro.figures.accuracy import figure_4b, figure_11
 from kvrepro.figures.predictors import figure_5, figure_8
+from kvrepro.figures.style import benchmark_title
 from kvrepro.products import FIGURES, TABLES
 from kvrepro.tables.accuracy import mean_accuracy, task_accuracy
 from kvrepro.tables.markdown import interval
@@ -352,3 +353,10 @@ def test_overlaps_are_shown_in_percent(predictors):
 def test_cells():
     assert interval(0.5432, 0.5, 0.6, 3, sign=True, best=True) == "**+0.543** [+0.500, +0.600]"
     assert interval(-0.001, -0.001, float("nan")) == "0.0 [0.0, –]"
+
+
+def test_a_title_names_the_tasks_that_are_no_stand_ins():
+    rows = pd.DataFrame({"experiment": "helmet", "task": ["kilt_nq", "banking77"], "n_tokens": 1000})
+    said = rows.assign(benchmark=["helmet_stand_in", "helmet"])
+    assert benchmark_title(said) == "HELMET stand-ins (banking77: published)"
+    assert benchmark_title(said[:1]) == "HELMET stand-ins" and benchmark_title(said[1:]) == "HELMET"

@@ -20,6 +20,7 @@ from kvrepro.data import sources
 from kvrepro.errors import InputError
 from kvrepro.methods import head_profile
 from kvrepro.methods.head_profile import HeadProfile
+from kvrepro.methods.published import HEAD_PATTERNS
 from kvrepro.models.capture import decoder, decoder_layers
 from kvrepro.models.gate import WriteGates, initial, load_gates
 from kvrepro.models.gated_attention import Gating, gated
@@ -297,7 +298,10 @@ def test_shipped_recipes_are_sound(path):
     recipe, lambdas = GateRecipe.read(path)
     assert lambdas == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28]
     if "head_profile" in yaml.safe_load(path.read_text()):
-        assert HeadRecipe.read(path).sinks * 2 == HeadRecipe.read(path).window == recipe.window, "as in Appendix E"
+        found = HeadRecipe.read(path)
+        assert found.sinks * 2 == found.window == recipe.window, "as in Appendix E"
+        assert found.pull == (0.04 if found.form == "wg_kv" else 0.05)
+        assert found.pattern is None or found.pattern in HEAD_PATTERNS
     for entry in recipe.sources:
         for name in entry.get("corpora", ()):
             sources.source(name)
@@ -353,6 +357,21 @@ def test_heads_are_identified_saved_and_loaded(form, tiny_dense, recipe, tmp_pat
     profile.save(tmp_path / "heads.safetensors", tiny_dense)
     again = head_profile.load(tmp_path / "heads.safetensors", tiny_dense)
     assert torch.equal(again.gates, profile.gates) and again.training["recipe"]["form"] == form
+
+
+def test_a_published_pattern_is_taken_in_the_place_of_an_identification(tiny_dense, tmp_path):
+    pattern = tmp_path / "heads.tsv"
+    pattern.write_text("0.9\t0.1\n0.5\t0.5\n0.0\t1.0\n")
+    named = HeadRecipe("duo", steps=2, pattern=str(pattern))
+    heads.identify_from(tiny_dense, named).save(tmp_path / "heads.safetensors", tiny_dense)
+    found = head_profile.load(tmp_path / "heads.safetensors", tiny_dense)
+    assert torch.equal(found.gates, head_profile.load(pattern, tiny_dense).gates)
+    assert found.training == {"source": "heads.tsv"}
+
+
+def test_the_schedule_of_wg_kv_is_that_of_its_gates(recipe):
+    gates, found = recipe(steps=50, learning_rate=0.2, warmup=0.1), HeadRecipe("wg_kv", steps=50, learning_rate=0.2)
+    assert [found.rate(i) for i in range(50)] == [gates.rate(i) for i in range(50)] and found.rate(49) < 0.001
 
 
 def test_the_trapezoid():

@@ -21,6 +21,7 @@ from kvrepro.benchmarks.helmet import icl
 from kvrepro.benchmarks.helmet.build import OMITTED, cut
 from kvrepro.benchmarks.helmet.definitions import task as definition
 from kvrepro.benchmarks.helmet.rows import Labelled
+from kvrepro.benchmarks.registry import benchmark
 from kvrepro.errors import InputError
 
 LIMIT = 8192
@@ -311,3 +312,18 @@ def test_the_real_files(task, texts):
     made = load(task, DOWNLOADED, limit=2048, n_items=definition(task).classes)
     assert all(1900 < e.info["length"] <= 2048 for e in made)
     assert len({e.questions[0].text for e in made}) == len(made)
+
+
+def test_fetched_files_take_the_place_of_stand_ins_where_they_are(tmp_path):
+    settings = {"length": 1024, "tasks": ["kilt_nq", "banking77"], "sources": {"prose": "kjv", "word_count": 50}}
+    settings["fetched"] = str(tmp_path)
+    asked = benchmark("helmet")
+    assert "data.banking77" not in asked.reads(settings)
+    (tmp_path / "banking77").mkdir()
+    (tmp_path / "banking77/train.csv").write_text("text,category\n")
+    assert "data.banking77" not in asked.reads(settings), "half of them is nothing"
+    (tmp_path / "banking77/test.csv").write_text("text,category\n")
+    assert asked.reads(settings)["data.banking77"] == tmp_path and "data.kilt_nq" not in asked.reads(settings)
+    (tmp_path / "clinic150").mkdir()
+    (tmp_path / "clinic150/data_full.json").write_text("{}")
+    assert "data.clinic150" in asked.reads(settings | {"tasks": ["kilt_nq", "clinic150"]})

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvrepro.benchmarks import ruler
@@ -427,6 +428,37 @@ def test_evaluation_and_model_card(tmp_path, data, capsys):
     assert "| task | seed 0, after part 1, stopped at step 3 of 4 | seed 1 |" in model_card(config, folders, 1)
 
 
+def test_registers_are_evaluated_where_they_were_trained(tmp_path, data):
+    assert "registers" not in {item.task for item in evaluation.read_items(data, 1024, 1)}
+    (item,) = evaluation.read_items(data, 1024, 1, ("registers",))
+    tokenizer = Tokenizer.from_file(str(data / "tokenizer.json"))
+
+    def right(ids):  # the next token of the row, as a model that has learned it says
+        return torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], EOS)], dim=1)
+
+    scores, wrong = evaluation.accuracy(right, [item], 1024, 1024, "cpu", tokenizer)
+    assert scores == {"registers": 100.0} and not wrong
+    scores, wrong = evaluation.accuracy(lambda ids: torch.zeros_like(ids), [item], 1024, 1024, "cpu", tokenizer)
+    assert scores == {"registers": 0.0} and wrong["registers"]
+
+
+def test_training_begins_with_the_weights_of_a_model(tmp_path, data):
+    config = replace(CONFIG, batch_tokens=1024, check_lengths=())
+    first = Trainer(config, 0, tmp_path / "first", data, torch.device("cpu"), torch.float32)
+    first.model.save_pretrained(tmp_path / "model")
+    shutil.copy(data / "tokenizer.json", tmp_path / "model")
+    begun = replace(config, start=str(tmp_path / "model"))
+    second = Trainer(begun, 1, tmp_path / "second", data, torch.device("cpu"), torch.float32)
+    for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert begun.sha256 != config.sha256
+    (tmp_path / "model/tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="has another tokenizer than"):
+        Trainer(begun, 1, tmp_path / "third", data, torch.device("cpu"), torch.float32)
+    with pytest.raises(InputError, match="none holds no weights"):
+        Trainer(replace(config, start=str(tmp_path / "none")), 1, tmp_path / "third", data, "cpu", torch.float32)
+
+
 # --- config ----------------------------------------------------------------------------------------------------------
 
 
@@ -458,7 +490,14 @@ def test_config_errors_name_the_key(tmp_path):
         load_config(path)
 
 
-def test_a_config_may_extend_another_by_a_part():
+def test_a_config_may_extend_another_by_parts(tmp_path):
+    (tmp_path / "one.yaml").write_text((ROOT / "config/lab/lab-dense.yaml").read_text())
+    (tmp_path / "two.yaml").write_text("extends: one\nname: two\n")
+    assert load_config(tmp_path / "two.yaml").parts == load_config(tmp_path / "one.yaml").parts
+
+
+def test_a_config_may_begin_with_the_weights_of_another():
     base, more = (load_config(ROOT / f"config/lab/{name}.yaml") for name in ("lab-dense", "lab-dense-registers"))
-    assert more.parts[:-1] == base.parts and more.model == base.model and more.name == "lab-dense-registers"
+    assert more.model == base.model and more.name == "lab-dense-registers" and len(more.parts) == 1
+    assert more.start == "models/lab-dense" and not base.start and more.tasks - base.tasks == {"registers"}
     assert more.parts[-1].stages[0].tasks["registers"] == 70

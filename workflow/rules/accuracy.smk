@@ -30,7 +30,7 @@ rule benchmark_accuracy:
 
 rule unpruned_accuracy:
     input:
-        accuracy_files(HERE, "{model}", "ruler"),
+        unpack(unpruned_rows),
     output:
         f"{RESULTS}/accuracy/{{model}}/accuracy.json",
     log:
@@ -38,13 +38,13 @@ rule unpruned_accuracy:
     conda:
         "../../envs/conda.yaml"
     params:
-        length=config["benchmarks"]["ruler"]["length"],
+        lengths=unpruned_lengths,
     script:
         "../scripts/unpruned_accuracy.py"
 
 
 rule accuracy:
     input:
-        [f"{RESULTS}/accuracy/{model}/accuracy.json" for model, benchmark in RUNS if benchmark == "ruler"],
+        [f"{RESULTS}/accuracy/{model}/accuracy.json" for model, benchmark in RUNS if benchmark in UNPRUNED],
         [file for model, benchmark in RUNS for file in accuracy_files(HERE, model, benchmark)],
         rules.prompts.input,

@@ -1,17 +1,19 @@
 # Paths, and what input functions and params need to know of the config. The logic is in the library.
-from itertools import product
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
 import kvrepro
-from kvrepro import identity
+from kvrepro import identity, yamlfile
 from kvrepro.analysis import published
 from kvrepro.analysis.names import FIVE_TASKS, LONG_BUDGETS
 from kvrepro.benchmarks.helmet.definitions import DOWNLOADS
 from kvrepro.benchmarks.registry import BENCHMARKS, benchmark
-from kvrepro.config import command, commands, described, gate_recipe, head_recipe, load
+from kvrepro.config import command, commands, described, gate_recipe, head_recipe, load, own
+from kvrepro.config import models_of as all_models
 from kvrepro.labels import documents
 from kvrepro.methods.composition import running
+from kvrepro.methods.published import HEAD_PATTERNS
 from kvrepro.products import FIGURES, TABLES
 from kvrepro.models import registry
 
@@ -21,15 +23,9 @@ RESULTS = f"results/{HERE}"
 LOGS = f"logs/{HERE}"
 TIMINGS = f"{RESULTS}/benchmarks"
 ENTRIES = registry.entries()
-EXPERIMENTS = config["experiments"]
-MODELS = list(dict.fromkeys(model for experiment in EXPERIMENTS.values() for model in experiment["models"]))
-DESCRIBED = {paper: described(config, paper) for paper in EXPERIMENTS}
-RUNS = sorted({run for e in EXPERIMENTS.values() for run in product(e["models"], e["benchmarks"])})
+MODELS = all_models(config)
 CORPORA = {documents.name(entry): entry for entry in config["labels"]["corpora"]}
-PATTERNS = config["patterns"]
-PATTERN_BENCHMARKS = {context["benchmark"] for context in PATTERNS["contexts"].values() if "benchmark" in context}
-RECIPE = config["write_gates"]["recipe"]
-SWEEPS = {"write_gates": RECIPE, "no_local_cache": RECIPE | config["write_gates"]["no_local_cache"]}
+SWEEPS = ("write_gates", "no_local_cache")
 GPU = int(config["device"].startswith("cuda"))
 
 # Committed results of other tiers, in the layout of results/<tier>, of which figures, tables and claims are drawn too.
@@ -38,7 +34,22 @@ REFERENCE = {
     for path in sorted(Path("results/reference").glob("*"))
     if Path(f"config/tiers/{path.name}.yaml").exists()
 }
-SETTINGS = {HERE: config} | REFERENCE
+SETTINGS = {HERE: dict(config)} | REFERENCE
+
+
+@cache
+def settings_for(model, where=HERE):
+    """The settings of a tier as they are for one of its models."""
+    return own(SETTINGS[where], model)
+
+
+def experiment_of(model, paper, where=HERE):
+    """The experiment of a paper as a model runs it, empty where it does not."""
+    return settings_for(model, where)["experiments"].get(paper, {"benchmarks": [], "methods": {}})
+
+
+UNPRUNED = [name for name in ("ruler", "reasoning") if name in config["benchmarks"]]
+RUNS = sorted({(m, b) for m in MODELS for e in settings_for(m)["experiments"].values() for b in e["benchmarks"]})
 
 
 def long_set(where):
@@ -84,8 +95,8 @@ def models_of(where, paper):
 
 def analysed(where, analysis):
     """The models that an analysis is made on in a tier."""
-    experiments = SETTINGS[where]["experiments"].values()
-    return [model for e in experiments if analysis in e.get("analyses", []) for model in e["models"]]
+    runs = [(model, paper) for paper, e in SETTINGS[where]["experiments"].items() for model in e["models"]]
+    return [model for model, paper in runs if analysis in experiment_of(model, paper, where).get("analyses", [])]
 
 
 def model_of(wildcards):
@@ -100,23 +111,26 @@ def lab_of(wildcards):
     return ENTRIES[model_of(wildcards)].get("lab", False)
 
 
-def tasks_of(benchmark, where=HERE):
-    return SETTINGS[where]["benchmarks"][benchmark]["tasks"]
-
-
 def accuracy_files(where, model, benchmark):
-    return [f"results/{where}/accuracy/{model}/{benchmark}/{task}.parquet" for task in tasks_of(benchmark, where)]
+    tasks = settings_for(model, where)["benchmarks"][benchmark]["tasks"]
+    return [f"results/{where}/accuracy/{model}/{benchmark}/{task}.parquet" for task in tasks]
 
 
-def benchmarks_of(where, paper):
-    """The benchmarks that a paper's models run in a tier."""
-    return SETTINGS[where]["experiments"].get(paper, {"benchmarks": []})["benchmarks"]
+def unpruned_rows(wildcards):
+    """What the accuracy of an unpruned model is told of, by benchmark."""
+    names = [name for model, name in RUNS if model == wildcards.model and name in UNPRUNED]
+    return {name: accuracy_files(HERE, wildcards.model, name) for name in names}
+
+
+def unpruned_lengths(wildcards):
+    return {name: settings_for(wildcards.model)["benchmarks"][name]["length"] for name in UNPRUNED}
 
 
 def accuracy_rows(wildcards):
     """Accuracy of the model of a figure or table on all its benchmarks, task by task."""
-    names = benchmarks_of(wildcards.where, wildcards.paper)
-    return [file for name in names for file in accuracy_files(wildcards.where, model_of(wildcards), name)]
+    where, model = wildcards.where, model_of(wildcards)
+    names = experiment_of(model, wildcards.paper, where)["benchmarks"]
+    return [file for name in names for file in accuracy_files(where, model, name)]
 
 
 def accuracy_rows_on(name):
@@ -138,7 +152,7 @@ def gate_rows(wildcards):
 
 def gate_files(where, model):
     """Rows of the gate analyses and of other budgets, task by task."""
-    runs = {name for e in SETTINGS[where]["experiments"].values() if model in e["models"] for name in e["benchmarks"]}
+    runs = {name for e in settings_for(model, where)["experiments"].values() for name in e["benchmarks"]}
     budgets = {name: tasks for name, tasks in SETTINGS[where]["budgets"]["tasks"].items() if name in runs}
     if "ruler" in runs and (name := long_set(where)):
         budgets[name] = FIVE_TASKS
@@ -162,20 +176,27 @@ def label_files(wildcards):
 
 def paper_of(wildcards):
     """The paper in whose experiment a model runs a benchmark; checked to be one."""
-    run = wildcards.model, wildcards.benchmark
-    return next(paper for paper, e in EXPERIMENTS.items() if run in product(e["models"], e["benchmarks"]))
+    experiments = settings_for(wildcards.model)["experiments"].items()
+    return next(paper for paper, e in experiments if wildcards.benchmark in e["benchmarks"])
 
 
 def methods_of(wildcards):
-    return running(EXPERIMENTS[paper_of(wildcards)]["methods"], wildcards.benchmark)
+    return running(experiment_of(wildcards.model, paper_of(wildcards))["methods"], wildcards.benchmark)
 
 
 def kept_of(wildcards):
-    return EXPERIMENTS[paper_of(wildcards)]["kept"]
+    return experiment_of(wildcards.model, paper_of(wildcards))["kept"]
+
+
+@cache
+def described_for(model, paper, where=HERE):
+    """What the methods of a paper's experiment need, as a model runs it."""
+    mine = settings_for(model, where)
+    return described(mine, paper) if paper in mine["experiments"] else {}
 
 
 def method_identity(wildcards):
-    methods = DESCRIBED[paper_of(wildcards)]
+    methods = described_for(wildcards.model, paper_of(wildcards))
     return {name: identity.code(methods[name]["files"]) for name in methods_of(wildcards)}
 
 
@@ -186,42 +207,53 @@ def recipe_of(wildcards):
     return recipe | own.get(wildcards.model, {})
 
 
-def needed(where, paper):
-    """Names of the artefacts that the methods of a paper need in a tier."""
-    methods = described(SETTINGS[where], paper) if paper in SETTINGS[where]["experiments"] else {}
-    return sorted({field for method in methods.values() for field in method["artifacts"]})
+def needed(where, paper, model):
+    """Names of the artefacts that the methods of a paper need for a model in a tier."""
+    return sorted({field for method in described_for(model, paper, where).values() for field in method["artifacts"]})
 
 
-def offered(where, paper):
+def offered(where, paper, model):
     """What figures may need of the experiment of a paper: its analyses, the artefacts of its methods, and the families
     that these are of."""
-    experiment = SETTINGS[where]["experiments"].get(paper, {"methods": {}})
+    experiment = experiment_of(model, paper, where)
     families = {part for method in experiment["methods"].values() for part in method}
-    return {*experiment.get("analyses", []), *needed(where, paper), *families}
+    return {*experiment.get("analyses", []), *needed(where, paper, model), *families}
 
 
 def artifacts(wildcards):
     """What the methods of a model need from the workflow, by the name of their field."""
-    methods = DESCRIBED[paper_of(wildcards)]
+    methods = described_for(wildcards.model, paper_of(wildcards))
     fields = sorted({field for name in methods_of(wildcards) for field in methods[name]["artifacts"]})
     return {field: f"{RESULTS}/{field}/{wildcards.model}.safetensors" for field in fields}
 
 
 def gate_recipe_of(wildcards):
     """How the gates of one lambda are trained; the lambdas beside it are no part of it."""
-    return gate_recipe(wildcards.model, SWEEPS[wildcards.sweep])[0]
+    return gate_recipe(wildcards.model, sweep_of(wildcards))[0]
+
+
+def sweep_of(wildcards):
+    """What takes the place of keys of a model's recipe in a sweep."""
+    given = settings_for(wildcards.model)["write_gates"]
+    return given["recipe"] | (given["no_local_cache"] if wildcards.sweep == "no_local_cache" else {})
 
 
 def head_recipe_of(wildcards):
     """How DuoAttention's heads of a model are identified. As a parameter, so that its content counts and no date."""
-    return head_recipe(wildcards.model, config["write_gates"])
+    return head_recipe(wildcards.model, settings_for(wildcards.model)["write_gates"])
+
+
+def head_pattern(wildcards):
+    """The published pattern that a model's recipe names in the place of an identification."""
+    pattern = head_recipe_of(wildcards)["heads"].get("pattern")
+    return [pattern] if pattern else []
 
 
 def files_of_lambdas(kind):
     """The input function of what joins the files of one kind of all lambdas of a sweep."""
 
     def files(wildcards):
-        lambdas = gate_recipe(wildcards.model, SWEEPS[wildcards.sweep])[1]
+        lambdas = gate_recipe(wildcards.model, sweep_of(wildcards))[1]
         return [f"{RESULTS}/{wildcards.sweep}/{wildcards.model}/{trade_off:g}.{kind}" for trade_off in lambdas]
 
     return files
@@ -241,27 +273,36 @@ def pattern_rows(wildcards):
 
 
 def primitive_rows(wildcards):
-    asked = "ruler" in benchmarks_of(wildcards.where, wildcards.paper)
-    answers = accuracy_files(wildcards.where, model_of(wildcards), "ruler") if asked else []
+    model = model_of(wildcards)
+    asked = "ruler" in experiment_of(model, wildcards.paper, wildcards.where)["benchmarks"]
+    answers = accuracy_files(wildcards.where, model, "ruler") if asked else []
     return [pattern_rows(wildcards), *answers]
 
 
 def wg_kv_goal_rows(wildcards):
-    asked = [name for name in ("ruler", "reasoning") if name in benchmarks_of(wildcards.where, wildcards.paper)]
-    answers = [row for name in asked for row in accuracy_files(wildcards.where, model_of(wildcards), name)]
+    model = model_of(wildcards)
+    names = experiment_of(model, wildcards.paper, wildcards.where)["benchmarks"]
+    asked = [name for name in ("ruler", "reasoning") if name in names]
+    answers = [row for name in asked for row in accuracy_files(wildcards.where, model, name)]
     return [write_gate_rows(wildcards), *answers]
 
 
 def pattern_prompts(wildcards):
     """The items that contexts are taken of, by the name of their kind after "of_", since a rule has other inputs."""
-    taken = {name: context for name, context in PATTERNS["contexts"].items() if "benchmark" in context}
+    contexts = settings_for(wildcards.model)["patterns"]["contexts"]
+    taken = {name: context for name, context in contexts.items() if "benchmark" in context}
     folder = f"{RESULTS}/prompts/{wildcards.model}"
     return {f"of_{name}": f"{folder}/{context['benchmark']}/{context['task']}.jsonl" for name, context in taken.items()}
 
 
-def pattern_texts():
+def pattern_settings(wildcards):
+    return settings_for(wildcards.model)["patterns"]
+
+
+def pattern_texts(wildcards):
     """Identities of the corpora, by their name."""
-    entries = [PATTERNS["code"], *(c["corpus"] for c in PATTERNS["contexts"].values() if "corpus" in c)]
+    patterns = pattern_settings(wildcards)
+    entries = [patterns["code"], *(c["corpus"] for c in patterns["contexts"].values() if "corpus" in c)]
     return {documents.name(entry): identity.corpus(entry) for entry in entries}
 
 
@@ -287,9 +328,16 @@ DRAWING = identity.code([PACKAGE / "figures", PACKAGE / "tables", PACKAGE / "ana
 
 
 def made_for(product, where):
-    """The papers that a figure or table is made for in a tier: those whose experiment has its benchmark."""
-    has = {paper: benchmarks_of(where, paper) for paper in product.papers}
-    return [paper for paper in has if product.reads not in BENCHMARKS or product.reads in has[paper]]
+    """The papers and suffixes of models that a figure or table is made for in a tier: those whose experiment has its
+    benchmark and what it needs."""
+    return [
+        (paper, suffix)
+        for paper in product.papers
+        for model, suffix in zip(models_of(where, paper), suffixes(where, paper), strict=True)
+        if product.reads not in BENCHMARKS or product.reads in experiment_of(model, paper, where)["benchmarks"]
+        if product.needs is None or product.needs in offered(where, paper, model)
+        if drawable(product, where, paper, suffix)
+    ]
 
 
 def drawable(product, where, paper, suffix):
@@ -304,10 +352,7 @@ def table_files(where):
     return [
         f"results/{where}/tables/{paper}/{table.file or name}{suffix}.{kind}"
         for name, table in TABLES.items()
-        for paper in made_for(table, where)
-        if table.needs is None or table.needs in offered(where, paper)
-        for suffix in suffixes(where, paper)
-        if drawable(table, where, paper, suffix)
+        for paper, suffix in made_for(table, where)
         for kind in ("csv", "md")
     ]
 
@@ -316,10 +361,7 @@ def figure_files(where):
     return [
         f"figures/{where}/{paper}/{figure.file or name}{suffix}.{kind}"
         for name, figure in FIGURES.items()
-        for paper in made_for(figure, where)
-        if figure.needs is None or figure.needs in offered(where, paper)
-        for suffix in suffixes(where, paper)
-        if drawable(figure, where, paper, suffix)
+        for paper, suffix in made_for(figure, where)
         for kind in ("pdf", "png")
     ]
 
@@ -328,8 +370,9 @@ def evidence_files(where):
     """Tidy rows that claims are judged by. Committed results may lack some; claims then are not run there."""
     rows = [
         file
-        for experiment in SETTINGS[where]["experiments"].values()
-        for model, benchmark in product(experiment["models"], experiment["benchmarks"])
+        for paper, experiment in SETTINGS[where]["experiments"].items()
+        for model in experiment["models"]
+        for benchmark in experiment_of(model, paper, where)["benchmarks"]
         for file in accuracy_files(where, model, benchmark)
     ]
     rows += [
@@ -343,8 +386,8 @@ def evidence_files(where):
     rows += [
         f"results/{where}/{folder}/{model}.parquet"
         for paper, experiment in SETTINGS[where]["experiments"].items()
-        if "write_gates" in needed(where, paper)
         for model in experiment["models"]
+        if "write_gates" in needed(where, paper, model)
         for folder in SWEEPS
     ]
     return rows if where == HERE else [row for row in rows if Path(row).exists()]

@@ -4,6 +4,16 @@
 LAB = "build/lab"
 
 
+def seeds_of(name):
+    """The seeds that a lab model is trained with."""
+    settings = config["lab_models"]
+    return settings.get("models", {}).get(name, {}).get("seeds", settings["seeds"])
+
+
+def lab_exports(wildcards):
+    return [f"{LAB}/{wildcards.name}-{seed}/model/config.json" for seed in seeds_of(wildcards.name)]
+
+
 rule lab_data:
     output:
         tokenizer=f"{LAB}/data/tokenizer.json",
@@ -74,7 +84,7 @@ rule lab_export:
 rule lab_card:
     input:
         config="config/lab/{name}.yaml",
-        models=expand(rules.lab_export.output, seed=config["lab_models"]["seeds"], allow_missing=True),
+        models=lab_exports,
     output:
         f"{LAB}/{{name}}-{{seed}}/model/README.md",
     log:
@@ -88,4 +98,4 @@ rule lab_card:
 
 rule lab_models:
     input:
-        expand(rules.lab_card.output, name=config["lab_models"]["names"], seed=config["lab_models"]["seeds"]),
+        [f"{LAB}/{name}-{seed}/model/README.md" for name in config["lab_models"]["names"] for seed in seeds_of(name)],

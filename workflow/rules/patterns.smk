@@ -19,8 +19,8 @@ rule pattern_rows:
     resources:
         gpu=GPU,
     params:
-        settings=config["patterns"],
-        texts=pattern_texts() if analysed(HERE, "patterns") else {},
+        settings=pattern_settings,
+        texts=pattern_texts,
         code=identity.code([PACKAGE / "methods/admission/write_gate.py", PACKAGE / "methods/bounding"]),
         weights=model_weights,
     script:

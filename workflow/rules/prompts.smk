@@ -1,16 +1,30 @@
 # Items of all tasks of a benchmark in each model's tokenizer, and their manifest with the hash of every prompt's token ids.
 
 
-ASKED = {name: (name, config["benchmarks"][name]) for name in sorted({name for _, name in RUNS} | PATTERN_BENCHMARKS)}
+def asked_of(model):
+    """The benchmarks that a model needs items of."""
+    taken = settings_for(model)["patterns"]["contexts"].values() if model in analysed(HERE, "patterns") else []
+    return {name for m, name in RUNS if m == model} | {each["benchmark"] for each in taken if "benchmark" in each}
+
+
+# models with settings of their own have a rule of their own, since its outputs are of their tasks
+OWN = [model for model in MODELS if model in config.get("models", {})]
+ALIKE = [[model for model in MODELS if model not in OWN], *([model] for model in OWN)]
+ASKED = [
+    (name, name, settings_for(models[0])["benchmarks"][name], models)
+    for models in ALIKE
+    for name in sorted({name for model in models for name in asked_of(model)})
+]
 if LONG:
-    ASKED[LONG] = "ruler", config["benchmarks"]["ruler"] | {"tasks": list(FIVE_TASKS)} | config["budgets"]["ruler"]
+    long = config["benchmarks"]["ruler"] | {"tasks": list(FIVE_TASKS)} | config["budgets"]["ruler"]
+    ASKED.append((LONG, "ruler", long, MODELS))
 
 
-for name, (asked, settings) in ASKED.items():
+for name, asked, settings, models in ASKED:
 
     rule:
         name:
-            f"{name}_prompts"
+            f"{name}_prompts_of_{models[0]}" if models in ALIKE[1:] else f"{name}_prompts"
         input:
             model_files,
         output:
@@ -18,6 +32,8 @@ for name, (asked, settings) in ASKED.items():
             manifest=f"{RESULTS}/prompts/{{model}}/{name}/manifest.csv",
         log:
             f"{LOGS}/prompts/{{model}}/{name}.log",
+        wildcard_constraints:
+            model="|".join(model.replace(".", "[.]") for model in models),
         conda:
             "../../envs/conda.yaml"
         params:

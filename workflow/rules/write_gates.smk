@@ -10,6 +10,7 @@ rule write_gates_of_lambda:
         gates=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.safetensors",
         rows=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.parquet",
         provenance=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.parquet.json",
+        card=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.md",
     log:
         f"{LOGS}/{{sweep}}/{{model}}/{{trade_off}}.log",
     benchmark:
@@ -45,7 +46,8 @@ rule write_gates_of_model:
 
 rule head_profile_of_model:
     input:
-        model_files,
+        model=model_files,
+        pattern=head_pattern,
     output:
         f"{RESULTS}/head_profile/{{model}}.safetensors",
     log:
@@ -62,3 +64,20 @@ rule head_profile_of_model:
         weights=model_weights,
     script:
         "../scripts/head_profile.py"
+
+
+for path, source in HEAD_PATTERNS.items():
+
+    rule:
+        name:
+            f"head_pattern_{Path(path).stem}"
+        output:
+            path,
+        log:
+            f"{LOGS}/{path}.log",
+        conda:
+            "../../envs/conda.yaml"
+        params:
+            files={path: source},
+        script:
+            "../scripts/download.py"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kvrepro.script import job
 from kvrepro.training.gates.recipe import GateRecipe
-from kvrepro.training.gates.train import GATES, ROWS, load_for_training, train_each
+from kvrepro.training.gates.train import CARD, GATES, ROWS, load_for_training, train_each
 
 if __name__ == "__main__":  # the processes that make rows import this file, too
     with job(snakemake) as run:
@@ -18,3 +18,4 @@ if __name__ == "__main__":  # the processes that make rows import this file, too
         shutil.copyfile(folder / GATES, snakemake.output.gates)
         shutil.copyfile(folder / ROWS, snakemake.output.rows)
         shutil.copyfile(folder / f"{ROWS}.json", snakemake.output.provenance)
+        shutil.copyfile(folder / CARD, snakemake.output.card)

@@ -44,7 +44,7 @@ def helmet_note(published: pd.DataFrame | None, rows: pd.DataFrame) -> str:
         return ""
     differs = {
         "another model": rows["model"].iloc[0] != published["model"].iloc[0],
-        "other contexts": "benchmark" in rows and rows["benchmark"].iloc[0] != helmet.BENCHMARK,
+        "other contexts": "benchmark" in rows and (rows["benchmark"] != helmet.BENCHMARK).any(),
     }
     other = " and ".join(name for name, holds in differs.items() if holds)
     said = f"{_model(published)} on HELMET at 32K tokens{other and f' ({other})'}"

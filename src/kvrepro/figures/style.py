@@ -116,10 +116,14 @@ def look(name: str, known: dict[str, Look] = METHODS) -> Look:
 
 def benchmark_title(rows: pd.DataFrame) -> str:
     """The benchmark of accuracy rows as titles give it: RULER's items are of one length, so theirs stands beside it, in
-    round numbers, and generated contexts are never called by the name of the benchmark that they stand in for."""
+    round numbers, and generated contexts are never called by the name of the benchmark that they stand in for. Where
+    some tasks have published contexts and others stand-ins, it names the former."""
     name = rows["experiment"].iloc[0]
-    made = rows["benchmark"].iloc[0] if "benchmark" in rows else name
-    title = names.BENCHMARKS.get(made) or names.BENCHMARKS.get(name, name)
+    made = sorted(rows["benchmark"].unique()) if "benchmark" in rows else [name]
+    title = names.BENCHMARKS.get(made[-1]) or names.BENCHMARKS.get(name, name)
+    if len(made) > 1:
+        published = rows["task"][rows["benchmark"] == name].unique()
+        title += f" ({', '.join(published)}: published)"
     return f"{title} {math.ceil(rows['n_tokens'].max() / 512) * 512}" if name == "ruler" else title
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvrepro.benchmarks.example import Example
-from kvrepro.benchmarks.helmet.definitions import TASKS
+from kvrepro.benchmarks.helmet.definitions import DOWNLOADS, TASKS
 from kvrepro.benchmarks.helmet.definitions import task as definition
 from kvrepro.benchmarks.helmet.generate import generate as generate_task
 from kvrepro.benchmarks.helmet.load import check_length, load
@@ -25,7 +25,8 @@ def generate(
     settings: Mapping[str, Any], tokenizer: Any, seed: int, chat: bool, lab: bool
 ) -> Iterator[Sequence[Example]]:
     """Items of each task. Settings: "tasks", "length", and by choice "items" (the published numbers), then "data" for
-    published files (a folder, or one for each of some tasks), and for stand-ins "sources" ("prose" and "word_count")
+    published files (a folder, or one for each of some tasks) or "fetched" (the folder of those that were downloaded, if
+    any), and for stand-ins "sources" ("prose" and "word_count")
     and "most_new_tokens"."""
     length, items, places = settings["length"], settings.get("items"), _places(settings)
     stand_ins = [task for task in settings["tasks"] if task not in places]
@@ -39,10 +40,20 @@ def generate(
 
 
 def _places(settings: Mapping[str, Any]) -> dict[str, Path]:
-    """The folders of published files, by task."""
-    data = settings.get("data", {})
+    """The folders of published files, by task: those that "data" names, and that of "fetched" where all files of a task
+    lie in it."""
+    data, fetched = settings.get("data", {}), settings.get("fetched")
     named = data if isinstance(data, Mapping) else dict.fromkeys(settings["tasks"], data)
-    return {task: Path(folder) for task, folder in named.items()}
+    found = {task: fetched for task in settings["tasks"] if fetched and _is_fetched(task, Path(fetched))}
+    return {task: Path(folder) for task, folder in (found | named).items()}
+
+
+def _is_fetched(task: str, folder: Path) -> bool:
+    """Whether the files of a task that ``snakemake helmet_data`` fetches lie in a folder, or another that does."""
+    files = [name for name in DOWNLOADS if name.startswith(f"{task}/")]
+    others = definition(task).splits.get("files", ())
+    there = bool(files) and all((folder / name).is_file() for name in files)
+    return there or any((folder / name).is_file() for name in others)
 
 
 def check(settings: Mapping[str, Any]) -> None:
@@ -65,7 +76,8 @@ def shortest(settings: Mapping[str, Any]) -> int:
 def reads(settings: Mapping[str, Any]) -> dict[str, Path | str]:
     """The folders of published files, and the corpora that stand-ins are made of."""
     places = _places(settings)
-    folders = {"data" if isinstance(settings["data"], str) else f"data.{task}": path for task, path in places.items()}
+    whole = isinstance(settings.get("data"), str)
+    folders = {"data" if whole else f"data.{task}": path for task, path in places.items()}
     if set(settings["tasks"]) <= set(places):
         return folders
     return folders | corpora_of(settings)

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 from kvrepro.data import corpora
 from kvrepro.errors import InputError, command_line
+from kvrepro.methods import head_profile
 from kvrepro.methods.head_profile import HeadProfile
 from kvrepro.models.gated_attention import gated, gated_attention
 from kvrepro.models.loading import LoadedModel
@@ -152,7 +153,10 @@ def identify(lm: LoadedModel, recipe: HeadRecipe, source: Source, say: Callable[
 def identify_from(
     lm: LoadedModel, recipe: HeadRecipe, gates: GateRecipe | None = None, say: Callable[[str], None] = print
 ) -> HeadProfile:
-    """Identify heads as a recipe says; ``wg_kv`` reads the rows that ``gates`` are trained on."""
+    """Identify heads as a recipe says, or read the published pattern that it names; ``wg_kv`` reads the rows that
+    ``gates`` are trained on."""
+    if recipe.pattern:
+        return head_profile.load(recipe.pattern, lm)
     source = passkey_source(lm, recipe) if recipe.form == "duo" else gate_source(lm, gates)
     return identify(lm, recipe, source, say)
 

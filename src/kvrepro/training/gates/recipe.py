@@ -23,6 +23,16 @@ SPARSITIES = ("paper", "reach")
 #: How retrieval heads are identified: as DuoAttention's authors do it, or as WG-KV's published code does.
 FORMS = ("duo", "wg_kv")
 
+WARMUP = 0.1  #: share of the steps with a rising learning rate, of gates and of heads by ``wg_kv``
+
+
+def warmed(step: int, steps: int, warmup: float) -> float:
+    """Share of the learning rate that a step has, counted from zero: linear warm-up, then a cosine to zero."""
+    rising = math.ceil(warmup * steps)
+    if step < rising:
+        return (step + 1) / rising
+    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
 
 @dataclass(frozen=True)
 class GateRecipe:
@@ -45,7 +55,7 @@ class GateRecipe:
     sources: list[Mapping[str, Any]]
     learning_rate: float = 0.001
     weight_decay: float = 0.01
-    warmup: float = 0.1
+    warmup: float = WARMUP
     floor: str = "epsilon"
     epsilon: float = 1e-6
     sparsity: str = "paper"
@@ -116,11 +126,7 @@ class GateRecipe:
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from zero: linear warm-up, then a cosine to zero."""
-        rising = math.ceil(self.warmup * self.steps)
-        if step < rising:
-            return self.learning_rate * (step + 1) / rising
-        done = (step - rising) / max(1, self.steps - rising)
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+        return self.learning_rate * warmed(step, self.steps, self.warmup)
 
     def schedule(self) -> np.ndarray:
         """Row length of every step: the shares to within a step, in a random order that the seed decides."""
@@ -143,7 +149,7 @@ class HeadRecipe:
 
     ``form`` is a name of FORMS (:mod:`kvrepro.training.gates.heads`). ``pull`` weighs the pressure on the heads' gates:
     their sum for ``duo``, their mean for ``wg_kv``. ``passkeys`` of ``words`` words are hidden in rows of the corpora
-    (``duo``).
+    (``duo``). ``pattern`` is the path of a published pattern, which is taken in the place of an identification.
     """
 
     form: str = "duo"
@@ -156,6 +162,7 @@ class HeadRecipe:
     passkeys: int = 10
     words: int = 32
     corpora: tuple[str, ...] = ("kjv",)
+    pattern: str | None = None
     seed: int = 0
 
     def __post_init__(self):
@@ -188,8 +195,9 @@ class HeadRecipe:
         return cls(**settings)
 
     def rate(self, step: int) -> float:
-        """Learning rate: for ``duo`` a trapezoid of 20, 60 and 20 % of the steps with a floor of a tenth."""
+        """Learning rate: for ``duo`` a trapezoid of 20, 60 and 20 % of the steps with a floor of a tenth, for ``wg_kv``
+        the schedule of gates with a warm-up of a tenth."""
         if self.form == "wg_kv":
-            return self.learning_rate
+            return self.learning_rate * warmed(step, self.steps, WARMUP)
         done = (step + 1) / self.steps
         return self.learning_rate * max(0.1, min(1.0, done / 0.2, (1 - done) / 0.2))

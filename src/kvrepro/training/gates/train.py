@@ -30,7 +30,7 @@ from kvrepro.training.gates.loss import step
 from kvrepro.training.gates.recipe import GateRecipe
 from kvrepro.training.gates.rows import Rows
 
-GATES, ROWS = "gates.safetensors", "validation.parquet"  #: files of a folder
+GATES, ROWS, CARD = "gates.safetensors", "validation.parquet", "README.md"  #: files of a folder
 CURVE = ("step", "length", "distillation", "sparsity", "gate", "tokens", "seconds")
 Say = Callable[[str], None]
 
@@ -168,7 +168,7 @@ def finish(run: Run, held_out: dict[int, np.ndarray], tier: str, provenance: dic
         "steps": run.step,
         "held_out": found,
     }
-    (run.folder / "README.md").write_text(card(run.gates, run.curve, provenance))
+    (run.folder / CARD).write_text(card(run.gates, run.curve, provenance))
     save_gates([run.gates], run.folder / GATES)  # last: it says that the run is complete
 
 

@@ -59,7 +59,10 @@ class Part:
 
 @dataclass(frozen=True)
 class LabConfig:
-    """Model, optimiser and parts of one lab model; every field is a key of the file (see its comments)."""
+    """Model, optimiser and parts of one lab model; every field is a key of the file (see its comments).
+
+    ``start`` is a model directory whose weights the first part begins with; random ones where it is empty.
+    """
 
     name: str
     model: dict
@@ -74,20 +77,28 @@ class LabConfig:
     check_items: int
     check_lengths: tuple[int, ...]
     parts: tuple[Part, ...]
+    start: str = ""
 
     @property
     def sha256(self) -> str:
         """Hash of everything that determines the run, so that a checkpoint is never continued with another config."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        said = {key: value for key, value in asdict(self).items() if key != "start" or value}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def tasks(self) -> set[str]:
+        """The tasks that rows of some part hold."""
+        return {task for part in self.parts for stage in part.stages for task in stage.tasks}
 
 
 def load_config(path: str | Path) -> LabConfig:
-    """Reads and checks a lab config, which may extend another one by parts; an unknown, missing or impossible key
-    is an InputError that names it."""
+    """Reads and checks a lab config, which may extend another one by parts, or begin with the weights of its model
+    (``start``) and leave its parts out; an unknown, missing or impossible key is an InputError that names it."""
     raw = yamlfile.mapping(path, "see config/lab")
     if (base := raw.pop("extends", None)) is not None:  # the parts of another file go before
         before = yamlfile.mapping(Path(path).with_name(f"{base}.yaml"), "name a file of config/lab")
-        raw = before | raw | {"parts": before.get("parts", []) + raw.get("parts", [])}
+        done = [] if "start" in raw else before.get("parts", [])
+        raw = before | raw | {"parts": done + raw.get("parts", [])}
     raw.pop("task_weights", None)  # a place for YAML anchors
     parts = tuple(_part(part, f"{path}: parts[{i}]") for i, part in enumerate(raw.pop("parts", [])))
     config = _build(LabConfig, {**raw, "parts": parts}, str(path))

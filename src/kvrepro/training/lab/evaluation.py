@@ -1,4 +1,5 @@
-"""Quick evaluation of a lab model: RULER items decoded greedily in batches, and held-out perplexity.
+"""Quick evaluation of a lab model: items of RULER, and of register programs where it was trained on them, decoded
+greedily in batches, and held-out perplexity.
 
 It serves to watch a run and to choose between seeds; the accuracies that are reported come from the workflow's
 evaluation rule. ``python -m kvrepro.training.lab.evaluation items --data DATA`` makes the items once;
@@ -14,7 +15,7 @@ import lzma
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from tokenizers import Tokenizer
 
 from kvrepro.benchmarks import ruler
 from kvrepro.benchmarks.example import render
+from kvrepro.benchmarks.reasoning import registers
+from kvrepro.benchmarks.reasoning import score as reasoning_score
+from kvrepro.benchmarks.ruler.draws import EVAL
 from kvrepro.errors import InputError, command_line
 from kvrepro.models.loading import usable
 from kvrepro.training.lab import checkpoint
@@ -38,6 +42,7 @@ from kvrepro.training.lab.texts import heldout_documents
 
 SOURCES = {"prose": "kjv", "word_count": 50, "list_word_tokens": 2}  # as ruler.sources of the tiers
 SEED = 7_000_000  # of the items; the workflow's evaluation uses other seeds
+REGISTERS, REGISTERS_LENGTH = 6, 1536  # of the items of this task, as the tier lab asks it, in rows of any length
 ROW = 1024  # tokens a row when perplexity is measured
 
 Predict = Callable[[torch.Tensor], torch.Tensor]
@@ -45,7 +50,7 @@ Predict = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Item:
-    """One RULER item in tokens. ``draft`` is a guess of the answer in the model's form, where decoding starts."""
+    """One item in tokens. ``draft`` is a guess of the answer in the model's form, where decoding starts."""
 
     task: str
     prompt: list[int]
@@ -56,6 +61,8 @@ class Item:
 
 def draft(task: str, references: tuple[str, ...]) -> str:
     """The references in the form that a lab model writes (the order, or the town of qa_2, may differ)."""
+    if task == registers.TASK:
+        return references[1]
     if task == "cwe":
         return "".join(f" {i}. {word}" for i, word in enumerate(references, 1))
     if task == "fwe":
@@ -70,9 +77,13 @@ def draft(task: str, references: tuple[str, ...]) -> str:
 def make_items(tokenizer, length: int, count: int, sources: ruler.Sources) -> list[Item]:
     """``count`` items a task of at most ``length`` tokens; a task that does not fit is left out, and said so."""
     items = []
-    for task in ruler.TASKS:
+    for task in (*ruler.TASKS, registers.TASK):
         try:
-            examples = ruler.generate(task, count, length, tokenizer, SEED + length, sources)
+            if task == registers.TASK:
+                room = min(length, REGISTERS_LENGTH)
+                examples = registers.generate(count, room, REGISTERS, tokenizer, SEED + length, EVAL)
+            else:
+                examples = ruler.generate(task, count, length, tokenizer, SEED + length, sources)
         except InputError as error:
             print(f"left out: {error}")
             continue
@@ -89,8 +100,8 @@ def write_items(data: Path, length: int, items: list[Item]) -> None:
     (data / f"items-{length}.json.xz").write_bytes(lzma.compress(json.dumps([asdict(i) for i in items]).encode()))
 
 
-def read_items(data: Path, length: int, count: int) -> list[Item]:
-    """The first ``count`` prepared items a task."""
+def read_items(data: Path, length: int, count: int, tasks: Collection[str] = ruler.TASKS) -> list[Item]:
+    """The first ``count`` prepared items of each of some tasks."""
     path = data / f"items-{length}.json.xz"
     try:
         stored = json.loads(lzma.decompress(path.read_bytes()))
@@ -103,7 +114,7 @@ def read_items(data: Path, length: int, count: int) -> list[Item]:
     for values in stored:
         task = values["task"]
         seen[task] = seen.get(task, 0) + 1
-        if seen[task] <= count:
+        if seen[task] <= count and task in tasks:
             items.append(Item(**values))
     return items
 
@@ -160,11 +171,17 @@ def accuracy(
     wrong: dict[str, list] = {}
     for item, ids in zip(items, decode(predict, items, length, batch_tokens, device, most), strict=True):
         text = tokenizer.decode(ids)
-        score = ruler.score(item.task, text, item.references)
+        score = _score(item.task, text, item.references)
         scores.setdefault(item.task, []).append(score)
         if score < 1 and len(wrong.setdefault(item.task, [])) < 3:
             wrong[item.task].append([text, item.references])
     return {task: round(100 * float(np.mean(values)), 2) for task, values in scores.items()}, wrong
+
+
+def _score(task: str, text: str, references: list[str]) -> float:
+    if task == registers.TASK:
+        return reasoning_score.registers(text, *references)["score"]
+    return ruler.score(task, text, references)
 
 
 def perplexities(nll: Callable, documents: dict[str, list[np.ndarray]], batch_tokens: int, device) -> dict[str, float]:
@@ -219,7 +236,7 @@ def evaluate(args: argparse.Namespace) -> dict:
         print(f"perplexity {name:10s} {value:8.2f}   3-gram {ngram.get(name, float('nan')):8.2f}", flush=True)
     for length in args.lengths:
         begin = time.monotonic()
-        items = read_items(args.data, length, args.items)
+        items = read_items(args.data, length, args.items, {*ruler.TASKS, *config.tasks})
         scores, wrong = accuracy(predict, items, length, config.batch_tokens, device, tokenizer)
         mean = round(float(np.mean(list(scores.values()))), 2)
         result["accuracy"][length] = {"part": part, "tasks": scores, "mean": mean, "items": len(items)}

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from kvrepro.benchmarks.reasoning import registers
 from kvrepro.data.sources import manifest
 from kvrepro.errors import InputError, command_line
 from kvrepro.training.lab import checkpoint
@@ -109,12 +110,13 @@ def _about(config: LabConfig, seeds: list[int], shipped: int) -> list[str]:
         f"# {config.name}",
         "",
         f"A model of {parameters / 1e6:.1f}M parameters, {kind}, for experiments",
-        "with KV caches, trained from scratch on free text and on the formats of the RULER benchmark, so that pruning",
+        f"with KV caches, trained from {config.start or 'scratch'} on free text and on the formats of the RULER",
+        f"benchmark{', and on register programs' if registers.TASK in config.tasks else ''}, so that pruning",
         "its cache costs accuracy that can be measured without a GPU. It is of no use for anything else.",
         "Licence: Apache-2.0.",
         "",
         f"* Trained on one NVIDIA H200; `config/lab/{config.name}.yaml` has every setting, and",
-        "  `snakemake --cores all lab_models` trains it again.",
+        f"  `snakemake --cores all -- build/lab/{config.name}-{shipped}/model/README.md` trains it again.",
         f"* Seeds {', '.join(map(str, seeds))} were trained; this is seed {shipped}.",
         "* Weights are bf16 safetensors; an answer ends with `<|endoftext|>`.",
         "* Keys, values, names and list words of the evaluation were never trained on (split by MD5), and haystacks of",
@@ -144,6 +146,7 @@ def _parts(config: LabConfig, curve: list[dict]) -> list[str]:
     lines = ["## Training", ""]
     lines += [
         f"{steps:,} steps of {config.batch_tokens:,} tokens, {steps * config.batch_tokens / 1e6:.1f}M in all.",
+        *([f"The first part begins with the weights of {config.start}."] if config.start else []),
         "Each part begins with the weights of the one before, rounded to bf16, and a fresh optimiser.",
         "",
     ]
@@ -198,10 +201,11 @@ def _official_accuracy(config: LabConfig, accuracy: dict | None) -> list[str]:
             "",
         ]
     for key, scores in accuracy.items():
-        if key.startswith("ruler_"):
+        name, _, length = key.rpartition("_")
+        if name in ("ruler", "reasoning"):
             rows = [[task, f"{score:.1f}"] for task, score in scores.items()]
-            rows += [["**mean**", f"{sum(scores.values()) / len(scores):.1f}"]]
-            lines += [f"{int(key[6:]):,} tokens, {accuracy['items_per_task']} items a task.", ""]
+            rows += [["**mean**", f"{sum(scores.values()) / len(scores):.1f}"]] if name == "ruler" else []
+            lines += [f"{int(length):,} tokens, {accuracy['items_per_task']} items a task.", ""]
             lines += _table(["task", "accuracy"], rows)
     return lines
 

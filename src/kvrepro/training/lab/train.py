@@ -19,8 +19,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
 
+from kvrepro.benchmarks.ruler import TASKS
 from kvrepro.errors import InputError, command_line
+from kvrepro.models import weights
 from kvrepro.models.loading import usable
 from kvrepro.training.lab import checkpoint, evaluation
 from kvrepro.training.lab.batches import batches
@@ -45,6 +48,21 @@ def make_optimizer(config: LabConfig, part: Part, model, fused: bool) -> torch.o
     return torch.optim.AdamW(groups, lr=part.learning_rate, betas=config.betas, fused=fused)
 
 
+def begin_with(model, start: Path, data: Path) -> None:
+    """Give a model the weights of a directory; InputError unless they fit and its tokenizer is that of ``data``."""
+    if fault := weights.fault(start):
+        raise InputError(f"start: {start} {fault}; restore it (git checkout {start}).")
+    if (start / "tokenizer.json").read_bytes() != (data / "tokenizer.json").read_bytes():
+        raise InputError(
+            f"start: {start} has another tokenizer than {data}; make the data anew, or train from the start."
+        )
+    found = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).state_dict()
+    try:
+        model.load_state_dict(found)
+    except RuntimeError as error:
+        raise InputError(f"start: {start} is of another shape ({str(error).splitlines()[-1].strip()}).") from error
+
+
 class Trainer:
     """Model, optimiser, part and step of one run."""
 
@@ -53,6 +71,8 @@ class Trainer:
         self.number, self.step, self.curve = 0, 0, []
         state = checkpoint.load(run, config, seed)
         self.model = build_model(config.model, EOS, seed)
+        if config.start and not state:
+            begin_with(self.model, Path(config.start), data)
         if state:
             self.model.load_state_dict(state["model"])
             self.number, self.step, self.curve = state["part"], state["step"], state["curve"]
@@ -67,7 +87,8 @@ class Trainer:
         self.forward = FastForward(self.model, dtype, compiled=cuda)
         self.graphs = GraphPool(enabled=cuda, eager_calls=EAGER_STEPS)
         self.items = {
-            length: evaluation.read_items(data, length, config.check_items) for length in config.check_lengths
+            length: evaluation.read_items(data, length, config.check_items, {*TASKS, *config.tasks})
+            for length in config.check_lengths
         }
 
     @property
