@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvrepro.profiling.scoring import COLUMNS, PREFILL, Settings, as_dict
+from kvrepro.profiling.scoring import COLUMNS, GATHERING, PREFILL, Settings, as_dict
 
 SPEEDUP = 2.0  #: of every published time
 
@@ -28,3 +28,8 @@ def benchmark_rows(settings: Settings, layers_timed: int | None = None) -> pd.Da
                 )  # fmt: skip
                 rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def with_gathering(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows, and those of GateSight once more, as of the variant that gathers its signals first."""
+    return pd.concat([rows, rows[rows["method"] == "gatesight"].assign(variant=GATHERING)], ignore_index=True)

@@ -12,7 +12,7 @@ import pytest
 from profile_rows import profile_rows
 from synthetic_admission import admission_rows, local_cache_rows, pattern_rows
 from synthetic_bounded import bounded_rows
-from synthetic_costs import benchmark_rows
+from synthetic_costs import benchmark_rows, with_gathering
 from synthetic_observations import observation_rows
 from synthetic_rows import accuracy_rows, predictor_rows, scbench_rows
 
@@ -363,7 +363,7 @@ def test_every_claim_with_a_query_can_be_asked(whole):
     benchmarks = [admission_rows("helmet", tasks=helmet.TASKS), admission_rows("ruler"), bounded_rows()]
     admitted = Evidence("lab-dense", pd.concat([*benchmarks, local_cache_rows(), pattern_rows()], ignore_index=True))
     of_admission = (*ADMISSION_QUERIES, *SELECTION_QUERIES, *PATTERN_QUERIES, *GROWTH_QUERIES, *BOUNDED_QUERIES)
-    scored = scoring.tidy(benchmark_rows(scoring.load()), "h200")
+    scored = scoring.tidy(with_gathering(benchmark_rows(scoring.load())), "h200")
     for entry in claims():
         if entry.query is None:
             continue

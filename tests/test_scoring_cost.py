@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from synthetic_costs import benchmark_rows
+from synthetic_costs import benchmark_rows, with_gathering
 
 from kvrepro.analysis.shape import derived_rows
 from kvrepro.claims.evidence import Evidence, NoRows
@@ -140,6 +140,8 @@ def test_queries_by_hand():
     assert ask(evidence, "scoring_over_prefill", share).value == pytest.approx(100 * 0.123 / 25.6)
     ratio = ask(evidence, "scoring_over_prefill", {"method": "kvzip", "length": "4K", "unit": "ratio"})
     assert ratio.value == pytest.approx(0.3735 / 0.4)
+    with pytest.raises(NoRows, match="gatesight with gathering at 4K"):
+        ask(evidence, "scoring_seconds", {"method": "gatesight", "length": "4K", "variant": scoring.GATHERING})
     part = tidy(layers_timed=4)
     with pytest.raises(NoRows):
         ask(Evidence(MODEL, part[part["model"] == MODEL]), "scoring_over_prefill", share)
@@ -158,13 +160,14 @@ def test_claims_on_the_scoring_cost_are_judged_from_rows_alone():
         commands = {"h200": "here", "quick": "there", "lab": "there", "paper": "there"}
         return judge(about, Measured("h200", evidence, named, {}), commands)
 
-    found = judged(tidy()).set_index("claim_id")
+    measured = tidy(rows=with_gathering(benchmark_rows(SETTINGS)))
+    found = judged(measured).set_index("claim_id")
     assert found.loc["gs-t2-gatesight", "verdict"] == "direction holds"  # half the published time is not its value
     assert found.loc["gs-t2-gatesight", "command"] == "here" and (found["verdict"] != NOT_RUN).all()
     shapes = [c.id for c in mine if not c.query.function.startswith("scoring_")]
     assert len(shapes) == 8 and set(found.loc[shapes, "verdict"]) == {"reproduced"}
     none = judged(scoring.no_rows())
     assert (none["verdict"] == NOT_RUN).all() and none["measured"].isin(["", None]).all()
-    every = judged(tidy(), [c for c in claims() if c.paper == "gatesight"])
+    every = judged(measured, [c for c in claims() if c.paper == "gatesight"])
     answered = every[every["measured"].fillna("") != ""]["claim_id"]
     assert set(found.index) <= set(answered)

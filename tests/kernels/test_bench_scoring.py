@@ -127,6 +127,7 @@ def test_rows_of_all_methods_and_what_becomes_of_them(bench, tmp_path, capsys):
     assert gathered.whole and gathered.value != whole.value
 
 
+@on_a_cpu
 @pytest.mark.parametrize(("room", "held"), [(0, 1), (2**10, 1), (2**40, 2)])
 def test_signals_are_gathered_from_what_layers_compute(room, held):
     layers = random_layers(TINY, 9, "cpu", torch.bfloat16, room)
@@ -140,6 +141,7 @@ def test_signals_are_gathered_from_what_layers_compute(room, held):
     torch.testing.assert_close(signals[..., 2], norms)
 
 
+@on_a_cpu
 def test_rows_with_gathering_say_what_layers_share(bench, monkeypatch):
     bench_scoring.score_methods(bench, SMALL, TINY, ["gatesight"], 12)
     monkeypatch.setattr(bench_scoring, "random_layers", lambda *given: random_layers(*given, room=0))

@@ -53,15 +53,19 @@ def test_the_published_heads():
 def test_memory_of_any_layout():
     beta, gate, values, *of_heads = layer(50)
     expected = check((beta, gate, values, *of_heads))
+
+    def alike(found):  # a GPU sums what lies apart in another order
+        return torch.allclose(found, expected, rtol=1e-6, atol=0)
+
     wide = random((50, 200), 6)
     wide[:, 70:166] = values.flatten(1)  # behind queries and keys, as the convolution leaves them
-    assert torch.equal(check((beta, gate, wide[:, 70:166].unflatten(1, (3, 32)), *of_heads)), expected)
+    assert alike(check((beta, gate, wide[:, 70:166].unflatten(1, (3, 32)), *of_heads)))
     both = torch.cat([beta, gate], 1)
-    assert torch.equal(check((both[:, :3], both[:, 3:], values, *of_heads)), expected)
+    assert alike(check((both[:, :3], both[:, 3:], values, *of_heads)))
     turned = values.transpose(1, 2).contiguous().transpose(1, 2)
-    assert torch.equal(check((beta.T.contiguous().T, gate, turned, *of_heads)), expected)
+    assert alike(check((beta.T.contiguous().T, gate, turned, *of_heads)))
     room = torch.full((54, 3, 3), float("nan"), device=DEVICE)
-    assert torch.equal(check((beta, gate, values, *of_heads), room[2:52]), expected)
+    assert alike(check((beta, gate, values, *of_heads), room[2:52]))
     assert room[:2].isnan().all() and room[52:].isnan().all()
 
 
@@ -89,6 +93,7 @@ def test_bad_input_is_named():
             gdn_signals(*given, bad)
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="the model is on a CPU, where flash-linear-attention does not run")
 def test_they_are_the_signals_of_the_evaluation(tiny_hybrid):
     """From what the layers' own modules gave in a forward; there the values go through the convolution as here."""
     seen, hooks = {}, []
