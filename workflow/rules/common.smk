@@ -391,3 +391,22 @@ def evidence_files(where):
         for folder in SWEEPS
     ]
     return rows if where == HERE else [row for row in rows if Path(row).exists()]
+
+
+def asked_of(model):
+    """The benchmarks that a model needs items of."""
+    taken = settings_for(model)["patterns"]["contexts"].values() if model in analysed(HERE, "patterns") else []
+    return {name for m, name in RUNS if m == model} | {each["benchmark"] for each in taken if "benchmark" in each}
+
+
+LAB = "build/lab"
+
+
+def seeds_of(name):
+    """The seeds that a lab model is trained with."""
+    settings = config["lab_models"]
+    return settings.get("models", {}).get(name, {}).get("seeds", settings["seeds"])
+
+
+def lab_exports(wildcards):
+    return [f"{LAB}/{wildcards.name}-{seed}/model/config.json" for seed in seeds_of(wildcards.name)]

@@ -1,18 +1,6 @@
 # The lab models, trained from scratch on one GPU: snakemake --cores all lab_models. The models that the tiers use are
 # committed under models/; what is made here stands under build/lab and replaces nothing by itself.
 
-LAB = "build/lab"
-
-
-def seeds_of(name):
-    """The seeds that a lab model is trained with."""
-    settings = config["lab_models"]
-    return settings.get("models", {}).get(name, {}).get("seeds", settings["seeds"])
-
-
-def lab_exports(wildcards):
-    return [f"{LAB}/{wildcards.name}-{seed}/model/config.json" for seed in seeds_of(wildcards.name)]
-
 
 rule lab_data:
     output:

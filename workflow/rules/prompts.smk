@@ -1,12 +1,5 @@
 # Items of all tasks of a benchmark in each model's tokenizer, and their manifest with the hash of every prompt's token ids.
 
-
-def asked_of(model):
-    """The benchmarks that a model needs items of."""
-    taken = settings_for(model)["patterns"]["contexts"].values() if model in analysed(HERE, "patterns") else []
-    return {name for m, name in RUNS if m == model} | {each["benchmark"] for each in taken if "benchmark" in each}
-
-
 # models with settings of their own have a rule of their own, since its outputs are of their tasks
 OWN = [model for model in MODELS if model in config.get("models", {})]
 ALIKE = [[model for model in MODELS if model not in OWN], *([model] for model in OWN)]
