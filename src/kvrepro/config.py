@@ -21,6 +21,7 @@ from kvrepro.labels import documents
 from kvrepro.methods.composition import FAMILIES, check_fits_index, parts_of, settings_of
 from kvrepro.models import registry, weights
 from kvrepro.remembered import python_files, remembered
+from kvrepro.training.gates.recipe_file import gate_settings, head_settings
 
 TIERS = Path("config/tiers")
 RECIPES = Path("config/write_gates")
@@ -233,21 +234,13 @@ def _check_window(where: str, model: str, asked: Iterable[str], settings: Mappin
 
 def gate_recipe(model: str, over: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
     """The recipe of a model's write gates, with the keys of ``over`` in place of its, and the lambdas, each once."""
-    path = RECIPES / f"{model}.yaml"
-    recipe = yamlfile.mapping(path, "write one after those beside it") | dict(over)
-    recipe.pop("head_profile", None)
-    if not (lambdas := recipe.pop("lambdas", [])):
-        raise InputError(f"{path}: the key lambdas is missing or empty; give at least one trade-off.")
-    return recipe, list(dict.fromkeys(map(float, lambdas)))
+    return gate_settings(RECIPES / f"{model}.yaml", over)
 
 
 def head_recipe(model: str, over: Mapping[str, Any]) -> dict[str, Any]:
     """How DuoAttention's heads of a model are identified: ``heads``, and the recipe of the gates whose ``rows`` their
     form reads, if any. ``over`` is a tier's ``write_gates``, whose keys take the place of the file's."""
-    path = RECIPES / f"{model}.yaml"
-    if (given := yamlfile.mapping(path, "write one after those beside it").get("head_profile")) is None:
-        raise InputError(f"{path}: the key head_profile is missing; add it to identify heads.")
-    heads = given | dict(over["head_profile"])
+    heads = head_settings(RECIPES / f"{model}.yaml", over["head_profile"])
     return {"heads": heads, "rows": gate_recipe(model, over["recipe"])[0] if heads.get("form") == "wg_kv" else None}
 
 

@@ -54,8 +54,8 @@ def test_memory_of_any_layout():
     beta, gate, values, *of_heads = layer(50)
     expected = check((beta, gate, values, *of_heads))
 
-    def alike(found):  # a GPU sums what lies apart in another order
-        return torch.allclose(found, expected, rtol=1e-6, atol=0)
+    def alike(found):  # compiled for another layout, a kernel may sum in another order
+        return torch.equal(found, expected) if INTERPRETED else torch.allclose(found, expected, rtol=1e-6, atol=0)
 
     wide = random((50, 200), 6)
     wide[:, 70:166] = values.flatten(1)  # behind queries and keys, as the convolution leaves them

@@ -22,6 +22,7 @@ HERE = config["tier"]
 RESULTS = f"results/{HERE}"
 LOGS = f"logs/{HERE}"
 TIMINGS = f"{RESULTS}/benchmarks"
+LAB = "build/lab"
 ENTRIES = registry.entries()
 MODELS = all_models(config)
 CORPORA = {documents.name(entry): entry for entry in config["labels"]["corpora"]}
@@ -397,9 +398,6 @@ def asked_of(model):
     """The benchmarks that a model needs items of."""
     taken = settings_for(model)["patterns"]["contexts"].values() if model in analysed(HERE, "patterns") else []
     return {name for m, name in RUNS if m == model} | {each["benchmark"] for each in taken if "benchmark" in each}
-
-
-LAB = "build/lab"
 
 
 def seeds_of(name):

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from kvrepro import yamlfile
 from kvrepro.errors import InputError, unknown
 from kvrepro.models.gated_attention import FLOORS
+from kvrepro.training.gates.recipe_file import gate_settings, head_settings
 
 #: The loss on gates: the paper's mean of g + g(1 - g), or the published code's, which weighs a token by the share of
 #: later queries that see it beyond the window: mean of o + (1 - o)(2g - g²), o = min(W / (T - t), 1).
@@ -91,12 +91,8 @@ class GateRecipe:
     @classmethod
     def read(cls, path: str | Path, over: Mapping[str, Any] | None = None) -> tuple[GateRecipe, list[float]]:
         """Recipe and lambdas of a model's file (``config/write_gates``), with the keys of ``over`` in place of its."""
-        settings = _read(path) | dict(over or {})
-        settings.pop("head_profile", None)
-        lambdas = settings.pop("lambdas", [])
-        if not lambdas:
-            raise InputError(f"{path}: the key lambdas is missing or empty; give at least one trade-off.")
-        return cls.from_settings(settings), [float(x) for x in lambdas]
+        settings, lambdas = gate_settings(path, over)
+        return cls.from_settings(settings), lambdas
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> GateRecipe:
@@ -136,13 +132,6 @@ class GateRecipe:
         return np.random.default_rng([self.seed, 1]).permutation(np.repeat(lengths, counts))
 
 
-def _read(path: str | Path) -> dict[str, Any]:
-    """A recipe file as a mapping."""
-    if not Path(path).exists():
-        raise InputError(f"{path} is missing; write a recipe for this model after those beside it.")
-    return yamlfile.mapping(path, "see the recipes beside it")
-
-
 @dataclass(frozen=True)
 class HeadRecipe:
     """Settings of head identification, the key ``head_profile``; lengths, sinks and window in tokens.
@@ -180,10 +169,7 @@ class HeadRecipe:
     @classmethod
     def read(cls, path: str | Path, over: Mapping[str, Any] | None = None) -> HeadRecipe:
         """The key ``head_profile`` of a model's file, with the keys of ``over`` in place of its."""
-        given = _read(path).get("head_profile")
-        if given is None:
-            raise InputError(f"{path}: the key head_profile is missing; add it to identify heads.")
-        return cls.from_settings(given | dict(over or {}), f"{path}: head_profile")
+        return cls.from_settings(head_settings(path, over), f"{path}: head_profile")
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], where: str = "head_profile") -> HeadRecipe:

@@ -11,6 +11,7 @@ import argparse
 import csv
 import json
 import shutil
+import textwrap
 from pathlib import Path
 
 import torch
@@ -109,10 +110,14 @@ def _about(config: LabConfig, seeds: list[int], shipped: int) -> list[str]:
     lines = [
         f"# {config.name}",
         "",
-        f"A model of {parameters / 1e6:.1f}M parameters, {kind}, for experiments",
-        f"with KV caches, trained from {config.start or 'scratch'} on free text and on the formats of the RULER",
-        f"benchmark{', and on register programs' if registers.TASK in config.tasks else ''}, so that pruning",
-        "its cache costs accuracy that can be measured without a GPU. It is of no use for anything else.",
+        textwrap.fill(
+            f"A model of {parameters / 1e6:.1f}M parameters, {kind}, for experiments with KV caches, trained from "
+            f"{config.start or 'scratch'} on free text and on the formats of the RULER benchmark"
+            f"{', and on register programs' if registers.TASK in config.tasks else ''}, so that pruning its cache "
+            "costs accuracy that can be measured without a GPU. It is of no use for anything else.",
+            112,
+            break_on_hyphens=False,
+        ),
         "Licence: Apache-2.0.",
         "",
         f"* Trained on one NVIDIA H200; `config/lab/{config.name}.yaml` has every setting, and",

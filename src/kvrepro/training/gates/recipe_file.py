@@ -1,0 +1,32 @@
+"""Files of ``config/write_gates``: what they say of a model's gates and heads. The config reads them without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kvrepro import yamlfile
+from kvrepro.errors import InputError
+
+
+def gate_settings(path: str | Path, over: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[float]]:
+    """The recipe of write gates, with the keys of ``over`` in place of the file's, and its lambdas, each once."""
+    settings = _read(path) | dict(over or {})
+    settings.pop("head_profile", None)
+    if not (lambdas := settings.pop("lambdas", [])):
+        raise InputError(f"{path}: the key lambdas is missing or empty; give at least one trade-off.")
+    return settings, list(dict.fromkeys(map(float, lambdas)))
+
+
+def head_settings(path: str | Path, over: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """How DuoAttention's heads are identified, with the keys of ``over`` in place of the file's."""
+    if (given := _read(path).get("head_profile")) is None:
+        raise InputError(f"{path}: the key head_profile is missing; add it to identify heads.")
+    return given | dict(over or {})
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    if not Path(path).exists():
+        raise InputError(f"{path} is missing; write a recipe for this model after those beside it.")
+    return yamlfile.mapping(path, "see the recipes beside it")
