@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from collections import Counter
@@ -62,8 +63,8 @@ def untrained(lm, recipe) -> WriteGates:
 def test_the_objective_by_hand(tiny_dense, recipe, tokens):
     r, lm, ids = recipe(), tiny_dense, tokens[None, :60]
     gates = untrained(lm, r)
-    found = step(lm, gates, r, 0.3, ids)
-    gating = Gating(gates, 8)
+    found = step(lm, [gates], r, ids)
+    gating = Gating([gates], 8)
     with torch.no_grad():
         target = decoder(lm.model)(ids, use_cache=False).last_hidden_state
         with gated(lm, gating):
@@ -80,13 +81,13 @@ def test_the_gradient_is_that_of_the_loss(tiny_dense, recipe, tokens):
     """One weight by central differences."""
     r, lm, ids = recipe(), tiny_dense, tokens[None, :60]
     gates = untrained(lm, r)
-    step(lm, gates, r, 0.3, ids)
+    step(lm, [gates], r, ids)
     weight, size, around = gates.layers[1].b2, 0.05, []
     for sign in (1, -1):
         moved = untrained(lm, r)
         with torch.no_grad():
             moved.layers[1].b2[0] += sign * size
-        losses = step(lm, moved, r, 0.3, ids)
+        losses = step(lm, [moved], r, ids)
         around.append((losses.distillation + 0.3 * losses.sparsity).item())
     assert weight.grad[0].item() == pytest.approx((around[0] - around[1]) / (2 * size), rel=0.02)
 
@@ -107,7 +108,7 @@ def test_activations_computed_again_change_no_gradient(tiny_dense, recipe, token
         r = recipe(checkpoint_activations=again)
         gates = untrained(tiny_dense, r)
         calls.clear()
-        step(tiny_dense, gates, r, 0.3, tokens[None, :60])
+        step(tiny_dense, [gates], r, tokens[None, :60])
         found.append([p.grad for p in gates.layers.parameters()])
         assert len(calls) == (3 if again else 2)
     handle.remove()
@@ -203,7 +204,7 @@ def test_a_sweep_trains_writes_and_resumes(tiny_dense, recipe, tmp_path):
     assert any("step 4/30" in line for line in said)
 
     assert not sweep(tiny_dense, r, [3.0], tmp_path / "parts", "none", PROVENANCE, max_seconds=0.0, say=said.append)
-    run = Run(tiny_dense, r, 3.0, tmp_path / "parts" / "3")
+    run = Run(tiny_dense, r, [3.0], tmp_path / "parts" / "3")
     rows = Rows(r, tiny_dense.tokenizer, False)
     batches = rows.batches(0, 0)
     for _ in range(11):
@@ -215,21 +216,57 @@ def test_a_sweep_trains_writes_and_resumes(tiny_dense, recipe, tmp_path):
         assert torch.equal(a, b), "a run that was killed ends as one that was not"
 
 
+def test_lambdas_train_together_as_they_do_alone(tiny_dense, recipe, tmp_path):
+    lambdas = [0.1, 1.0, 3.0]
+    for together in (1, 2):
+        r = recipe(steps=6, together=together)
+        assert sweep(tiny_dense, r, lambdas, tmp_path / str(together), "none", PROVENANCE, say=lambda text: None)
+    alone, pairs = (tmp_path / name / "gates.safetensors" for name in "12")
+    assert {path.name for path in (tmp_path / "2").iterdir() if path.is_dir()} == {"0.1_1", "3"}
+    start = initial(tiny_dense.geometry, recipe().hidden(tiny_dense.geometry.head_dim)).state_dict()
+    for trade_off in lambdas:
+        a, b = (load_gates(path, tiny_dense, trade_off).layers.state_dict() for path in (alone, pairs))
+        for name, x in a.items():
+            assert not torch.equal(x, start[name])
+            torch.testing.assert_close(b[name], x, rtol=1e-3, atol=1e-4)
+    curve = pd.read_csv(tmp_path / "2" / "0.1_1" / "loss.csv")
+    assert curve["lambda"].tolist() == [0.1, 1.0] * 2 and curve["step"].tolist() == [4, 4, 6, 6]
+    assert curve["gate"].iloc[-1] < curve["gate"].iloc[-2], "a larger lambda closes gates faster"
+    card = (tmp_path / "2" / "0.1_1" / "README.md").read_text()
+    assert "λ = 0.1\n" in card and "λ = 1\n" in card and "together with 1 other λ" in card
+    costs = pd.read_parquet(tmp_path / "2" / "validation.parquet").query("experiment == 'training_cost'")
+    assert [json.loads(options)["together"] for options in costs["options"]] == [2] * 4 + [1] * 2
+
+
+def test_gradients_of_lambdas_that_train_together_are_their_own(tiny_dense, recipe, tokens):
+    r, ids = recipe(), tokens[:100].view(2, 50)
+    alone = [replace(untrained(tiny_dense, r), trade_off=trade_off) for trade_off in (0.0, 2.0)]
+    together = [replace(untrained(tiny_dense, r), trade_off=trade_off) for trade_off in (0.0, 2.0)]
+    found = step(tiny_dense, together, r, ids)
+    for number, gates in enumerate(alone):
+        one = step(tiny_dense, [gates], r, ids)
+        for name in ("distillation", "sparsity", "gate"):
+            torch.testing.assert_close(getattr(found, name)[number], getattr(one, name)[0])
+        pairs = zip(gates.layers.parameters(), together[number].layers.parameters(), strict=True)
+        for p, q in pairs:
+            torch.testing.assert_close(q.grad, p.grad, rtol=1e-4, atol=1e-6)
+
+
 def test_a_checkpoint_of_another_run_is_refused(tiny_dense, recipe, tmp_path):
-    Run(tiny_dense, recipe(), 0.1, tmp_path).save()
+    Run(tiny_dense, recipe(), [0.1], tmp_path).save()
     with pytest.raises(InputError, match="of another model, recipe or lambda"):
-        Run(tiny_dense, recipe(), 0.2, tmp_path)
+        Run(tiny_dense, recipe(), [0.2], tmp_path)
     (tmp_path / "checkpoint.pt").write_bytes(b"cut")
     with pytest.raises(InputError, match="cannot be read"):
-        Run(tiny_dense, recipe(), 0.1, tmp_path)
+        Run(tiny_dense, recipe(), [0.1], tmp_path)
     with pytest.raises(InputError, match="would reward a full cache"):
-        Run(tiny_dense, recipe(), -1.0, tmp_path)
+        Run(tiny_dense, recipe(), [-1.0], tmp_path)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny_dense, recipe, tmp_path):
-    run = Run(tiny_dense, recipe(), 0.1, tmp_path)
+    run = Run(tiny_dense, recipe(), [0.1], tmp_path)
     with torch.no_grad():
-        run.gates.layers[0].b2.fill_(math.nan)
+        run.sweep[0].layers[0].b2.fill_(math.nan)
     with pytest.raises(InputError, match="the loss is not finite"):
         train(run, Rows(run.recipe, tiny_dense.tokenizer, False).batches(0, 0), say=lambda text: None)
     assert not run.checkpoint.exists()
@@ -427,10 +464,12 @@ def test_the_benchmark_checks_and_times_all_arms(capsys):
     assert set(relative) == {"output", "query", "key", "value", "gate"} and max(relative.values()) < 1e-5
     small = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
     lm = bench.model(bench.SMOLLM2 | small | {"num_attention_heads": 4, "num_key_value_heads": 2}, "cpu", torch.float32)
-    without, flex, with_ = bench.bench(lm, [(64, 2)], window=8, repeats=1)
+    without, flex, with_, together = bench.bench(lm, [(64, 2)], window=8, repeats=1)
     assert without["overhead"] == 0 and with_["overhead"] == pytest.approx(with_["seconds"] / without["seconds"] - 1)
     assert with_["overhead_flex"] == pytest.approx(with_["seconds"] / flex["seconds"] - 1) and not flex["overhead_flex"]
     assert with_["tokens_per_second"] == pytest.approx(128 / with_["seconds"])
+    assert (with_["lambdas"], together["lambdas"]) == (1, 7)
+    assert together["tokens_per_second"] == pytest.approx(128 / together["seconds"])
     assert "what=with_gates" in capsys.readouterr().out
 
 

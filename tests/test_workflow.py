@@ -191,7 +191,7 @@ OF_BUDGETS = {"figure_13": 1, "table_4": 1, "table_d": 1}
 OF_SCBENCH = dict.fromkeys(("table_3", "table_scbench", "table_scbench_tasks", "figure_4a", "figure_9"), 1)
 OF_SCBENCH |= dict.fromkeys(("table_scbench_scorers", "table_scbench_scorer_tasks", "claims_of_tier"), 1)
 OF_REASONING = {"wg_kv_figure_10": 1, "wg_kv_figure_16": 1}
-SWEEPS = {"write_gates_of_lambda": 2 + 5, "write_gates_of_model": 2}  # with a local cache and without
+SWEEPS = {"write_gates_of_lambdas": 2 + 5, "write_gates_of_model": 2}  # with a local cache and without
 OF_WRITE_GATES = {f"wg_kv_figure_{n}": 1 for n in (7, "7_ruler", 9, "9_ruler", 11, 12)} | OF_REASONING
 OF_WRITE_GATES |= {"table_wg_kv_goals": 1}
 OF_PATTERNS = {"pattern_rows": 1, "wg_kv_figure_2b": 1, "wg_kv_figure_3": 1, "wg_kv_figure_13": 1, "wg_kv_table_1": 1}
@@ -338,7 +338,7 @@ def test_write_gates_are_trained_where_the_tier_names_their_method(run):
     gated = ("wg_kv", "duo_attention", "wg_kv+quest", "wg_kv+snapkv")
     tier["experiments"]["wg_kv"]["methods"] |= dict.fromkeys(gated)
     path.write_text(yaml.safe_dump(tier))
-    gates = {"write_gates_of_lambda": 7, "write_gates_of_model": 1} | OF_PATTERNS
+    gates = {"write_gates_of_lambdas": 7, "write_gates_of_model": 1} | OF_PATTERNS
     assert planned(run) == {"wg_kv_figure_9": 1, "wg_kv_figure_9_ruler": 1} | gates | evaluated | OF_REASONING
     tier["experiments"]["wg_kv"]["methods"]["snapkv"] = None
     path.write_text(yaml.safe_dump(tier))
@@ -348,10 +348,10 @@ def test_write_gates_are_trained_where_the_tier_names_their_method(run):
 def test_a_lambda_more_trains_its_gates_alone(run):
     edit(run, write_gates={"recipe": {"lambdas": [0.08, 0.16, 0.64]}})
     found = planned(run)
-    assert (found["write_gates_of_lambda"], found["write_gates_of_model"]) == (1, 1)
+    assert (found["write_gates_of_lambdas"], found["write_gates_of_model"]) == (1, 1)
     recipe = run / "config/write_gates/lab-dense.yaml"
     recipe.write_text(recipe.read_text().replace("window: 32\nexpansion: 1.5", "window: 32\nexpansion: 2"))
-    assert planned(run)["write_gates_of_lambda"] == 3 + 5, "and a key of the recipe trains all"
+    assert planned(run)["write_gates_of_lambdas"] == 3 + 5, "and a key of the recipe trains all"
 
 
 def test_a_recipe_counts_by_what_it_says_and_not_by_its_date(run):
@@ -360,7 +360,7 @@ def test_a_recipe_counts_by_what_it_says_and_not_by_its_date(run):
     assert planned(run) == {}
     recipe.write_text(recipe.read_text().replace("learning_rate: 0.2,", "learning_rate: 0.1,"))
     found = planned(run)
-    assert found["head_profile_of_model"] == 1 and "write_gates_of_lambda" not in found
+    assert found["head_profile_of_model"] == 1 and "write_gates_of_lambdas" not in found
 
 
 def test_an_option_of_an_eviction_method_leaves_the_dense_model_alone(run):
@@ -638,7 +638,7 @@ def test_scripts_from_prompts_to_claims(script, site):
         files = [f"{part}.safetensors" for part in parts]
         for part, gate, row, about in zip(parts, files, row_files, provenance, strict=True):
             made = Named(gates=gate, rows=row, provenance=about, card=f"{part}.md")
-            script("write_gates", Named(), made, {"recipe": settings}, trade_off=part.name, **dense)
+            script("write_gates", Named(), made, {"recipe": settings}, lambdas=part.name, **dense)
             assert f"λ = {part.name}" in Path(made.card).read_text()
         learned = f"results/test/{sweep}/lab-dense.parquet"
         made = Named(gates=sweep, rows=learned, provenance=f"{learned}.json")

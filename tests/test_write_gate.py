@@ -163,7 +163,7 @@ def test_keys_before_rope_and_gates_of_a_model(model, request, tokens):
             seen[layer] = pre, key
             return super().attend(layer, pre, query, key, *args)
 
-    gating = Looking(gates, 8)
+    gating = Looking([gates], 8)
     with torch.no_grad():
         plain = decoder(lm.model)(tokens[None], use_cache=False).last_hidden_state
         with gated(lm, gating):
@@ -185,7 +185,7 @@ def test_hard_gates_hide_what_is_refused(tiny_dense, tokens):
     for layer in gates.layers:
         layer.w2.data.mul_(30)  # gates on both sides of the threshold
     window, tau = 8, 0.4
-    gating, masks = Gating(gates, window, threshold=tau), {}
+    gating, masks = Gating([gates], window, threshold=tau), {}
     with torch.no_grad(), gated(tiny_dense, gating):
         found = decoder(tiny_dense.model)(tokens[None], use_cache=False).last_hidden_state
 
@@ -242,7 +242,7 @@ def test_gates_of_several_lambdas_go_into_one_file(tiny_dense, tiny_hybrid, tmp_
 
 def test_a_window_and_a_floor_must_make_sense(tiny_dense):
     with pytest.raises(InputError, match="give at least 1"):
-        Gating(gates_of(tiny_dense), 0)
+        Gating([gates_of(tiny_dense)], 0)
     with pytest.raises(InputError, match="did you mean 'epsilon'"):
         distant_bias(torch.ones(1), "epsilom")
 

@@ -96,8 +96,8 @@ def test_inference_is_the_mask_of_the_paper(model, chunks, prefilled_by, request
             out = decoder(lm.model)(tokens[None, begin : begin + size], past_key_values=cache, use_cache=True)
             found.append(out.last_hidden_state[0])
             begin += size
-    torch.testing.assert_close(torch.cat(found), expected, atol=1e-4, rtol=1e-4)
-    gating = Gating(gates, WINDOW, threshold=TAU)
+    torch.testing.assert_close(torch.cat(found), expected, atol=3e-4, rtol=1e-4)  # chunks of float32 states
+    gating = Gating([gates], WINDOW, threshold=TAU)
     with torch.no_grad(), gated(lm, gating):
         torch.testing.assert_close(
             decoder(lm.model)(tokens[None], use_cache=False).last_hidden_state[0], expected, atol=1e-4, rtol=1e-4

@@ -15,6 +15,7 @@ from kvrepro.labels import documents
 from kvrepro.methods.composition import running
 from kvrepro.methods.published import HEAD_PATTERNS
 from kvrepro.products import FIGURES, TABLES
+from kvrepro.training.gates.recipe_file import trained_together
 from kvrepro.models import registry
 
 PACKAGE = Path(kvrepro.__file__).parent
@@ -71,7 +72,7 @@ wildcard_constraints:
     corpus="[A-Za-z0-9._-]+",
     suffix="(-[A-Za-z0-9._-]+)?",
     sweep="|".join(SWEEPS),
-    trade_off="[0-9.e+-]+",
+    lambdas="[0-9.e+_-]+",
 
 
 def model_files(wildcards):
@@ -229,7 +230,7 @@ def artifacts(wildcards):
 
 
 def gate_recipe_of(wildcards):
-    """How the gates of one lambda are trained; the lambdas beside it are no part of it."""
+    """How the gates of some lambdas are trained; the lambdas beside them are no part of it."""
     return gate_recipe(wildcards.model, sweep_of(wildcards))[0]
 
 
@@ -254,8 +255,9 @@ def files_of_lambdas(kind):
     """The input function of what joins the files of one kind of all lambdas of a sweep."""
 
     def files(wildcards):
-        lambdas = gate_recipe(wildcards.model, sweep_of(wildcards))[1]
-        return [f"{RESULTS}/{wildcards.sweep}/{wildcards.model}/{trade_off:g}.{kind}" for trade_off in lambdas]
+        recipe, lambdas = gate_recipe(wildcards.model, sweep_of(wildcards))
+        groups = trained_together(lambdas, recipe.get("together", 1))
+        return [f"{RESULTS}/{wildcards.sweep}/{wildcards.model}/{group}.{kind}" for group in groups]
 
     return files
 

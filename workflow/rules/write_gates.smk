@@ -1,20 +1,20 @@
 # Write gates of a model for every lambda of its recipe, with its window and without a local cache (a window of the token
-# itself, WG-KV Appendix G), and the heads that DuoAttention identifies. Lambdas train side by side; a killed training
-# continues from its checkpoint under build/.
+# itself, WG-KV Appendix G), and the heads that DuoAttention identifies. Lambdas train side by side, as many as the recipe
+# says together in one job; a killed training continues from its checkpoint under build/.
 
 
-rule write_gates_of_lambda:
+rule write_gates_of_lambdas:
     input:
         model=model_files,
     output:
-        gates=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.safetensors",
-        rows=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.parquet",
-        provenance=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.parquet.json",
-        card=f"{RESULTS}/{{sweep}}/{{model}}/{{trade_off}}.md",
+        gates=f"{RESULTS}/{{sweep}}/{{model}}/{{lambdas}}.safetensors",
+        rows=f"{RESULTS}/{{sweep}}/{{model}}/{{lambdas}}.parquet",
+        provenance=f"{RESULTS}/{{sweep}}/{{model}}/{{lambdas}}.parquet.json",
+        card=f"{RESULTS}/{{sweep}}/{{model}}/{{lambdas}}.md",
     log:
-        f"{LOGS}/{{sweep}}/{{model}}/{{trade_off}}.log",
+        f"{LOGS}/{{sweep}}/{{model}}/{{lambdas}}.log",
     benchmark:
-        f"{TIMINGS}/{{sweep}}/{{model}}/{{trade_off}}.tsv"
+        f"{TIMINGS}/{{sweep}}/{{model}}/{{lambdas}}.tsv"
     conda:
         "../../envs/conda.yaml"
     threads: config["threads"]

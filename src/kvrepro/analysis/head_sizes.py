@@ -22,7 +22,7 @@ from kvrepro.training.gates.validation import cache_share
 def head_sizes(lm: LoadedModel, gates: WriteGates, tokens: torch.Tensor, threshold: float) -> torch.Tensor:
     """Normalised cache size of every head after a context ``[n]`` with binarised gates, local window included:
     ``[layers, kv_heads]``."""
-    gating = Gating(gates, gates.window, threshold=threshold)
+    gating = Gating([gates], gates.window, threshold=threshold)
     with gated(lm, gating):
         decoder(lm.model)(input_ids=tokens[None].to(lm.device), use_cache=False)
     admitted = torch.stack([gating.seen[layer][0] >= threshold for layer in lm.geometry.attention_layers])

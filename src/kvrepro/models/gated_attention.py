@@ -7,7 +7,7 @@ CPU blocks of rows do, exactly and in the type of the inputs. Both take gradient
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -140,11 +140,12 @@ def _on_gpu(query, key, value, bias, window, scale):
 class Gating:
     """How forwards inside :func:`gated` attend, and the gates they computed.
 
-    Without ``threshold`` gates weigh entries (training, §3.2); with it they are binarised, g >= threshold, and refused
-    entries are invisible beyond the window (inference, §4.2).
+    ``sweep`` are gates of one form, mostly one set; of several, each has an equal share of the rows of a batch. Without
+    ``threshold`` gates weigh entries (training, §3.2); with it they are binarised, g >= threshold, and refused entries
+    are invisible beyond the window (inference, §4.2).
     """
 
-    gates: WriteGates
+    sweep: Sequence[WriteGates]
     window: int
     floor: str = "epsilon"
     least: float = 1e-6
@@ -158,8 +159,8 @@ class Gating:
     def bias(self, layer: int, keys_pre_rope: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """The bias of the keys of a layer, which is noted in ``seen``."""
         function = _compiled_gates() if keys.is_cuda else _gates_and_bias
-        weights = self.gates.of_layer(layer).weights()
-        gates, bias = function(keys_pre_rope, keys, weights, self.floor, self.least)
+        sets = [gates.of_layer(layer).weights() for gates in self.sweep]
+        gates, bias = function(keys_pre_rope, keys, sets, self.floor, self.least)
         self.seen[layer] = gates
         if self.threshold is None:
             return bias
@@ -170,8 +171,13 @@ class Gating:
         return gated_attention(query, key, value, self.bias(layer, keys_pre_rope, key), self.window, scale)
 
 
-def _gates_and_bias(pre, post, weights, floor: str, least: float) -> tuple[torch.Tensor, torch.Tensor]:
-    gates = gate_logits(pre, post, *weights).sigmoid()
+def _gates_and_bias(pre, post, sets, floor: str, least: float) -> tuple[torch.Tensor, torch.Tensor]:
+    if len(sets) == 1:
+        gates = gate_logits(pre, post, *sets[0]).sigmoid()
+    else:
+        weights = [torch.stack(alike) for alike in zip(*sets, strict=True)]
+        pre, post = (keys.unflatten(0, (len(sets), -1)) for keys in (pre, post))
+        gates = torch.vmap(gate_logits)(pre, post, *weights).flatten(0, 1).sigmoid()
     return gates, distant_bias(gates, floor, least)
 
 

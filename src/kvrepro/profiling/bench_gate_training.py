@@ -4,18 +4,20 @@
 gradients and once with them, and take the distillation loss back through all layers. Without gates the second forward
 is the model's own, with its fastest causal attention, or that of FlexAttention, in which Write-Gated Attention is
 written, and gradients go to the embeddings. With gates it is Write-Gated Attention, the loss on gates and the
-optimiser's step are added, and gradients go to the gates. ``overhead`` and ``peak_ratio`` are against the fastest
-attention, ``overhead_flex`` against FlexAttention. Weights are random: time and memory do not depend on them. Before
-anything is timed, Write-Gated Attention and its gradients are compared with float64.
+optimiser's step are added, and gradients go to the gates: those of one λ, or those of seven that train together, on the
+same rows and with one forward of the frozen model. ``overhead`` and ``peak_ratio`` are against the fastest attention,
+``overhead_flex`` against FlexAttention; seconds and tokens a second are those of each λ. Weights are random: time and
+memory do not depend on them. Before anything is timed, Write-Gated Attention and its gradients are compared with
+float64.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -52,9 +54,9 @@ SMOLLM2 = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
     "tie_word_embeddings": True,
 }
-MEASURED = ("length", "rows", "what", "seconds", "tokens_per_second", "peak_gib")
+MEASURED = ("length", "rows", "what", "lambdas", "seconds", "tokens_per_second", "peak_gib")
 COLUMNS = (*MEASURED, "overhead", "overhead_flex", "peak_ratio")
-TRADE_OFF = 0.08
+LAMBDAS = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
 LIMIT = 0.02  #: relative error of bf16 above which Write-Gated Attention counts as wrong
 
 
@@ -119,6 +121,26 @@ def without_gates(lm: LoadedModel, ids: torch.Tensor, flex: bool = False) -> Non
         F.mse_loss(found.float(), target.float()).backward()
 
 
+def with_gates(lm: LoadedModel, recipe: GateRecipe, lambdas: Sequence[float], ids: torch.Tensor) -> Callable[[], None]:
+    """A step of training the gates of some λ."""
+    hidden = recipe.hidden(lm.geometry.head_dim)
+    sweep = [
+        WriteGates(
+            initial(lm.geometry, hidden).to(lm.device), lm.geometry, lm.fingerprint, lm.name, recipe.window, trade_off
+        )
+        for trade_off in lambdas
+    ]
+    parameters = [p for gates in sweep for p in gates.layers.parameters()]
+    optimizer = torch.optim.AdamW(parameters, fused=lm.device.type == "cuda")
+
+    def train_step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        step(lm, sweep, recipe, ids)
+        optimizer.step()
+
+    return train_step
+
+
 def measure(call: Callable[[], None], device: str, repeats: int) -> tuple[float, float]:
     """Median seconds and peak GiB of a call (zero on a CPU)."""
     call()  # compiles, and makes the optimiser's state
@@ -131,31 +153,28 @@ def measure(call: Callable[[], None], device: str, repeats: int) -> tuple[float,
 
 
 def bench(lm: LoadedModel, sizes: list[tuple[int, int]], window: int, repeats: int) -> list[dict]:
-    """Rows of the three arms at every (length, rows)."""
+    """Rows of the four arms at every (length, rows)."""
     device, found = str(lm.device), []
     for length, rows in sizes:
         recipe = GateRecipe(
             window=window, expansion=1.5, steps=1, lengths={length: 1}, batch_tokens=length * rows, sources=[]
         )
-        layers = initial(lm.geometry, recipe.hidden(lm.geometry.head_dim)).to(device)
-        gates = WriteGates(layers, lm.geometry, lm.fingerprint, lm.name, window, TRADE_OFF)
-        optimizer = torch.optim.AdamW(layers.parameters(), fused=lm.device.type == "cuda")
         ids = torch.randint(lm.geometry.vocab, (rows, length), generator=torch.Generator().manual_seed(0)).to(device)
 
-        def with_gates(gates=gates, recipe=recipe, ids=ids, optimizer=optimizer) -> None:
-            optimizer.zero_grad(set_to_none=True)
-            step(lm, gates, recipe, TRADE_OFF, ids)
-            optimizer.step()
-
         arms = {
-            "without_gates": lambda ids=ids: without_gates(lm, ids),
-            "without_gates_flex": lambda ids=ids: without_gates(lm, ids, flex=True),
-            "with_gates": with_gates,
+            "without_gates": (1, partial(without_gates, lm, ids)),
+            "without_gates_flex": (1, partial(without_gates, lm, ids, flex=True)),
+            "with_gates": (1, with_gates(lm, recipe, LAMBDAS[:1], ids)),
+            "with_gates_together": (len(LAMBDAS), with_gates(lm, recipe, LAMBDAS, ids)),
         }
-        measured = {what: measure(call, device, repeats) for what, call in arms.items()}
-        (base, base_peak), (flex, _) = measured["without_gates"], measured["without_gates_flex"]
-        for what, (seconds, peak) in measured.items():
-            values = length, rows, what, seconds, length * rows / seconds, peak, seconds / base - 1, seconds / flex - 1
+        measured = {}
+        for what, (lambdas, call) in arms.items():
+            seconds, peak = measure(call, device, repeats)
+            measured[what] = lambdas, seconds / lambdas, peak
+        (_, base, base_peak), (_, flex, _) = measured["without_gates"], measured["without_gates_flex"]
+        for what, (lambdas, seconds, peak) in measured.items():
+            speed = length * rows / seconds
+            values = length, rows, what, lambdas, seconds, speed, peak, seconds / base - 1, seconds / flex - 1
             row = dict(zip(COLUMNS, (*values, peak / base_peak if base_peak else 1.0), strict=True))
             print(*(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), flush=True)
             found.append(row)
@@ -166,7 +185,7 @@ def main(argv: list[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--sizes", nargs="+", default=["4096x8", "8192x4", "4096x1"], help="length x rows")
+    parser.add_argument("--sizes", nargs="+", default=["4096x4", "4096x8", "8192x4", "1024x8"], help="length x rows")
     parser.add_argument("--window", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--layers", type=int, default=SMOLLM2["num_hidden_layers"])

@@ -10,6 +10,8 @@ from kvrepro.models.gate import WriteGates
 def card(gates: WriteGates, curve: list[dict], provenance: dict[str, Any]) -> str:
     """Markdown: for which model, on what, how, and what came out."""
     training, g = gates.training, gates.geometry
+    together = len({point["lambda"] for point in curve})
+    alone = "" if together == 1 else f", together with {together - 1} other λ"
     recipe = training["recipe"]
     lines = [
         f"# Write gates of {gates.model}, λ = {gates.trade_off:g}",
@@ -22,7 +24,7 @@ def card(gates: WriteGates, curve: list[dict], provenance: dict[str, Any]) -> st
         f"* Gate: {gates.hidden} hidden units a head, {gates.parameters():,} parameters.",
         f"* Local window: {gates.window} tokens.",
         f"* Trained {training['steps']:,} steps on {curve[-1]['tokens']:,} tokens in {curve[-1]['seconds']:,} s on "
-        f"{provenance['hardware']}, code at {provenance['commit']}.",
+        f"{provenance['hardware']}{alone}, code at {provenance['commit']}.",
         "",
         "## Held out",
         "",

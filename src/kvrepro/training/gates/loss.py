@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from kvrepro.models.capture import decoder, decoder_layers
@@ -20,7 +19,7 @@ from kvrepro.training.gates.recipe import GateRecipe
 
 @dataclass(frozen=True)
 class Losses:
-    """Scalars on the device: L2 distillation loss (mean over tokens and channels), sparsity loss, mean gate."""
+    """On the device, one for each λ: L2 distillation loss (mean over tokens and channels), sparsity loss, mean gate."""
 
     distillation: torch.Tensor
     sparsity: torch.Tensor
@@ -47,25 +46,33 @@ def checkpointed(lm: LoadedModel) -> Iterator[None]:
 
 
 def sparsity_loss(gates: Iterable[torch.Tensor], form: str, window: int) -> torch.Tensor:
-    """Mean over layers, heads and tokens of g + g(1 - g), gates ``[rows, kv_heads, n]`` (§3.3); ``reach`` is the
-    published code's form (:data:`kvrepro.training.gates.recipe.SPARSITIES`)."""
+    """Mean over layers, heads and tokens of g + g(1 - g) for each row, gates ``[rows, kv_heads, n]`` (§3.3); ``reach``
+    is the published code's form (:data:`kvrepro.training.gates.recipe.SPARSITIES`)."""
     g = torch.stack(list(gates))
     cost = g + g * (1 - g)
     if form == "reach":
         n = g.shape[-1]
         inside = (window / (n - torch.arange(n, device=g.device, dtype=g.dtype))).clamp(max=1)
         cost = inside + (1 - inside) * cost
-    return cost.mean()
+    return cost.mean((0, 2, 3))
 
 
-def step(lm: LoadedModel, gates: WriteGates, recipe: GateRecipe, trade_off: float, ids: torch.Tensor) -> Losses:
-    """Forward of the model and of its gated form on ``ids`` ``[rows, n]``; gradients are added to the gates'."""
+def step(lm: LoadedModel, sweep: Sequence[WriteGates], recipe: GateRecipe, ids: torch.Tensor) -> Losses:
+    """Forward of the model and of its gated form, for every λ of a sweep, on ``ids`` ``[rows, n]``; gradients are added
+    to the gates'. The gates do not touch each other: the result is that of a step of each, up to rounding."""
     with torch.no_grad():
         target = hidden_states(lm, ids)
-    gating = Gating(gates, recipe.window, recipe.floor, recipe.epsilon)
+    gating = Gating(sweep, recipe.window, recipe.floor, recipe.epsilon)
+    trade_offs = torch.tensor([gates.trade_off for gates in sweep], device=ids.device)
+
+    def of_each(rows: torch.Tensor) -> torch.Tensor:
+        return rows.unflatten(0, (len(sweep), -1)).mean(1)
+
     with gated(lm, gating), checkpointed(lm) if recipe.checkpoint_activations else nullcontext():
-        distillation = F.mse_loss(hidden_states(lm, ids).float(), target.float())
-        sparsity = sparsity_loss(gating.seen.values(), recipe.sparsity, recipe.window)
-        (distillation + trade_off * sparsity).backward()
-    gate = torch.stack(list(gating.seen.values())).detach().mean()
+        hidden = hidden_states(lm, ids.repeat(len(sweep), 1))
+        error = hidden.float() - target.float().repeat(len(sweep), 1, 1)
+        distillation = of_each(error.square().mean((1, 2)))
+        sparsity = of_each(sparsity_loss(gating.seen.values(), recipe.sparsity, recipe.window))
+        (distillation + trade_offs * sparsity).sum().backward()
+    gate = of_each(torch.stack(list(gating.seen.values())).detach().mean((0, 2, 3)))
     return Losses(distillation.detach(), sparsity.detach(), gate)

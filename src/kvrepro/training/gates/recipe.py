@@ -43,8 +43,9 @@ class GateRecipe:
     ``sources`` are described in :mod:`kvrepro.training.gates.rows`. ``floor`` and ``epsilon`` bound log g
     (:func:`kvrepro.models.gated_attention.distant_bias`), ``sparsity`` is a name of SPARSITIES. ``warmup`` is the share
     of steps with a rising learning rate, after which a cosine falls to zero. ``checkpoint_activations`` computes the
-    layers again in the backward pass, for models that would not fit otherwise. ``validation`` rows of held-out text per
-    length measure loss and cache size at each of ``thresholds``.
+    layers again in the backward pass, for models that would not fit otherwise. So many λ ``together`` are trained as
+    rows of one batch: they see the same text, which is made once, as is the frozen model's forward. ``validation`` rows
+    of held-out text per length measure loss and cache size at each of ``thresholds``.
     """
 
     window: int
@@ -60,6 +61,7 @@ class GateRecipe:
     epsilon: float = 1e-6
     sparsity: str = "paper"
     checkpoint_activations: bool = False
+    together: int = 1
     validation: int = 8
     thresholds: tuple[float, ...] = (0.1,)
     log_every: int = 50
@@ -76,8 +78,8 @@ class GateRecipe:
                 f"write_gates.window: {self.window} tokens must be at least 1 and less than the longest row "
                 f"({max(self.lengths)}), or no gate has an effect."
             )
-        if min(self.steps, self.batch_tokens, self.validation, self.log_every) < 1:
-            raise InputError("write_gates: steps, batch_tokens, validation and log_every must be at least 1.")
+        if min(self.steps, self.batch_tokens, self.together, self.validation, self.log_every) < 1:
+            raise InputError("write_gates: steps, batch_tokens, together, validation and log_every must be at least 1.")
         if min(self.learning_rate, self.epsilon, self.expansion) <= 0 or self.weight_decay < 0:
             raise InputError("write_gates: learning_rate, epsilon and expansion must be above 0.")
         if not 0 <= self.warmup < 1:
@@ -112,7 +114,7 @@ class GateRecipe:
 
     def identity(self, *more: Any) -> str:
         """First 16 hex digits of a SHA-256 over what decides the result of a run."""
-        silent = {"log_every", "checkpoint_seconds"}
+        silent = {"log_every", "checkpoint_seconds", "together"}
         content = [{k: v for k, v in self.as_dict().items() if k not in silent}, *more]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,12 @@ def gate_settings(path: str | Path, over: Mapping[str, Any] | None = None) -> tu
     if not (lambdas := settings.pop("lambdas", [])):
         raise InputError(f"{path}: the key lambdas is missing or empty; give at least one trade-off.")
     return settings, list(dict.fromkeys(map(float, lambdas)))
+
+
+def trained_together(lambdas: Sequence[float], together: int) -> dict[str, list[float]]:
+    """Lambdas in groups that are trained as one, by the names of their files."""
+    groups = [list(lambdas[i : i + together]) for i in range(0, len(lambdas), together)]
+    return {"_".join(f"{trade_off:g}" for trade_off in group): group for group in groups}
 
 
 def head_settings(path: str | Path, over: Mapping[str, Any] | None = None) -> dict[str, Any]:

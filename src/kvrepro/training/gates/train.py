@@ -1,9 +1,10 @@
 """Trains write gates: ``python -m kvrepro.training.gates.train --model NAME --recipe FILE --lambdas 0.08 --out RUN``.
 
-FILE is a recipe as in ``config/write_gates``. For each λ the folder ``RUN/<λ>`` gets ``gates.safetensors`` with
-its card ``README.md``, the loss curve ``loss.csv`` and held-out losses ``validation.parquet``. A run continues from its
-checkpoint by itself, and what is complete is left alone. With ``--max-seconds`` it stops in time with code 0.
-When all are complete, ``RUN/gates.safetensors`` holds the whole sweep and ``RUN/validation.parquet`` all its rows.
+FILE is a recipe as in ``config/write_gates``. For each λ, or each few of them that the recipe trains ``together``, a
+folder of ``RUN`` gets ``gates.safetensors`` with a card ``README.md``, the loss curve ``loss.csv`` and held-out losses
+``validation.parquet``. A run continues from its checkpoint by itself, and what is complete is left alone. With
+``--max-seconds`` it stops in time with code 0. When all are complete, ``RUN/gates.safetensors`` holds the whole sweep
+and ``RUN/validation.parquet`` all its rows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import csv
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,19 @@ import torch
 
 from kvrepro import results
 from kvrepro.errors import InputError, command_line
-from kvrepro.models.gate import WriteGates, initial, join_gates, load_gates, save_gates
+from kvrepro.models.gate import KIND, REMEDY, WriteGates, initial, join_gates, save_gates
 from kvrepro.models.loading import LoadedModel, load
+from kvrepro.tensorfile import TensorFile
 from kvrepro.training.cost import cost_rows
 from kvrepro.training.gates import validation
 from kvrepro.training.gates.card import card
 from kvrepro.training.gates.loss import step
 from kvrepro.training.gates.recipe import GateRecipe
+from kvrepro.training.gates.recipe_file import trained_together
 from kvrepro.training.gates.rows import Rows
 
 GATES, ROWS, CARD = "gates.safetensors", "validation.parquet", "README.md"  #: files of a folder
-CURVE = ("step", "length", "distillation", "sparsity", "gate", "tokens", "seconds")
+CURVE = ("lambda", "step", "length", "distillation", "sparsity", "gate", "tokens", "seconds")
 Say = Callable[[str], None]
 
 
@@ -41,18 +44,23 @@ def load_for_training(name: str, device: str) -> LoadedModel:
 
 
 class Run:
-    """Gates, optimiser, step and loss curve of one λ, kept in a folder."""
+    """Gates of some λ that train together, their optimiser, step and loss curves, kept in a folder."""
 
-    def __init__(self, lm: LoadedModel, recipe: GateRecipe, trade_off: float, folder: Path):
-        if trade_off < 0:
-            raise InputError(f"write_gates.lambdas: {trade_off} would reward a full cache; give at least 0.")
-        self.lm, self.recipe, self.trade_off, self.folder = lm, recipe, trade_off, folder
-        self.identity = recipe.identity(lm.fingerprint, trade_off)
-        layers = initial(lm.geometry, recipe.hidden(lm.geometry.head_dim), recipe.seed).to(lm.device)
-        self.gates = WriteGates(layers, lm.geometry, lm.fingerprint, lm.name, recipe.window, trade_off)
-        cuda = lm.device.type == "cuda"
+    def __init__(self, lm: LoadedModel, recipe: GateRecipe, lambdas: Sequence[float], folder: Path):
+        if min(lambdas) < 0:
+            raise InputError(f"write_gates.lambdas: {min(lambdas)} would reward a full cache; give at least 0.")
+        self.lm, self.recipe, self.folder = lm, recipe, folder
+        self.identity = recipe.identity(lm.fingerprint, *lambdas)
+        self.sweep = []
+        for trade_off in lambdas:
+            layers = initial(lm.geometry, recipe.hidden(lm.geometry.head_dim), recipe.seed).to(lm.device)
+            gates = WriteGates(layers, lm.geometry, lm.fingerprint, lm.name, recipe.window, trade_off)
+            self.sweep.append(gates)
         self.optimizer = torch.optim.AdamW(
-            layers.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=cuda
+            [p for gates in self.sweep for p in gates.layers.parameters()],
+            lr=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            fused=lm.device.type == "cuda",
         )
         self.step, self.curve = 0, []
         self._resume()
@@ -73,7 +81,8 @@ class Run:
             raise InputError(
                 f"{self.checkpoint} is of another model, recipe or lambda; delete it or choose another folder."
             )
-        self.gates.layers.load_state_dict(state["gates"])
+        for gates, found in zip(self.sweep, state["gates"], strict=True):
+            gates.layers.load_state_dict(found)
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.curve = state["step"], state["curve"]
 
@@ -81,7 +90,7 @@ class Run:
         """Checkpoint and loss curve; a kill at any moment leaves the old files or the new ones."""
         state = {
             "identity": self.identity,
-            "gates": self.gates.layers.state_dict(),
+            "gates": [gates.layers.state_dict() for gates in self.sweep],
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
             "curve": self.curve,
@@ -94,12 +103,13 @@ class Run:
             writer.writerows(self.curve)
 
     def train_step(self, batch: np.ndarray) -> torch.Tensor:
-        """One optimiser step on int32 ``[rows, n]``; returns [distillation, sparsity, mean gate] on the device."""
+        """One optimiser step on int32 ``[rows, n]``; returns distillation, sparsity and mean gate of every λ, ``[3,
+        lambdas]`` on the device."""
         ids = torch.from_numpy(batch).to(self.lm.device, non_blocking=True).long()
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate(self.step)
         self.optimizer.zero_grad(set_to_none=True)
-        losses = step(self.lm, self.gates, self.recipe, self.trade_off, ids)
+        losses = step(self.lm, self.sweep, self.recipe, ids)
         self.optimizer.step()
         self.step += 1
         return torch.stack([losses.distillation, losses.sparsity, losses.gate])
@@ -123,18 +133,20 @@ def train(run: Run, batches: Iterator[np.ndarray], max_seconds: float = math.inf
         late = now - begin > max_seconds
         due = late or now - saved > recipe.checkpoint_seconds
         if due or run.step % recipe.log_every == 0 or run.step == recipe.steps:
-            values = torch.stack(window).mean(0).tolist()
+            values = torch.stack(window).mean(0)
             now = time.monotonic()
-            if not all(map(math.isfinite, values)):
+            if not values.isfinite().all():
                 raise InputError(
                     f"step {run.step}: the loss is not finite; {run.checkpoint} is from before; lower learning_rate."
                 )
-            point = (run.step, batch.shape[1], *(round(v, 6) for v in values), tokens, round(before + now - begin, 1))
-            run.curve.append(dict(zip(CURVE, point, strict=True)))
+            spent = round(before + now - begin, 1)
+            for gates, own in zip(run.sweep, values.T.tolist(), strict=True):
+                point = gates.trade_off, run.step, batch.shape[1], *(round(v, 6) for v in own), tokens, spent
+                run.curve.append(dict(zip(CURVE, point, strict=True)))
+            losses, gate = (" ".join(f"{v:.4f}" for v in values[i].tolist()) for i in (0, 2))
             say(
-                f"step {run.step}/{recipe.steps} L{batch.shape[1]} distillation {values[0]:.5f} sparsity "
-                f"{values[1]:.4f} gate {values[2]:.3f} {(tokens - since) / (now - mark):.0f} tokens/s "
-                f"{before + now - begin:.0f}s"
+                f"step {run.step}/{recipe.steps} L{batch.shape[1]} distillation {losses} gate {gate} "
+                f"{(tokens - since) / (now - mark):.0f} tokens/s {spent:.0f}s"
             )
             window, mark, since = [], now, tokens
         if due:
@@ -149,34 +161,44 @@ def train(run: Run, batches: Iterator[np.ndarray], max_seconds: float = math.inf
 
 def finish(run: Run, held_out: dict[int, np.ndarray], tier: str, provenance: dict[str, Any], say: Say = print) -> None:
     """Measure the trained gates on held-out rows and write gates, card and rows."""
-    measured = list(validation.measure(run.lm, run.gates, run.recipe, held_out))
-    rows = list(validation.tidy(measured, tier, run.lm.name, run.recipe, run.trade_off))
+    rows, cards = [], []
     numbers = {key: run.curve[-1][key] for key in ("seconds", "tokens")}
-    about = {"lambda": run.trade_off, "window": run.recipe.window, "steps": run.step, "seed": run.recipe.seed}
-    where = {"paper": "wg_kv", "tier": tier, "model": run.lm.name}
-    rows += cost_rows("write_gates", numbers, about, provenance["hardware"], **where)
+    for gates in run.sweep:
+        measured = list(validation.measure(run.lm, gates, run.recipe, held_out))
+        rows += validation.tidy(measured, tier, run.lm.name, run.recipe, gates.trade_off)
+        about = {"lambda": gates.trade_off, "window": run.recipe.window, "steps": run.step, "seed": run.recipe.seed}
+        about["together"] = len(run.sweep)  # the seconds are of all of them
+        where = {"paper": "wg_kv", "tier": tier, "model": run.lm.name}
+        rows += cost_rows("write_gates", numbers, about, provenance["hardware"], **where)
+        found = {}
+        for threshold in run.recipe.thresholds:
+            of = [m for m in measured if m["threshold"] == threshold]
+            loss, cache = (sum(m[key] for m in of) / len(of) for key in ("loss", "cache"))
+            found[str(threshold)] = {"loss": loss, "cache": cache}
+            say(
+                f"lambda {gates.trade_off:g} held out, threshold {threshold}: distillation loss {loss:.5f}, "
+                f"normalised cache size {cache:.3f}"
+            )
+        gates.training = {
+            "identity": run.recipe.identity(run.lm.fingerprint, gates.trade_off),
+            "recipe": run.recipe.as_dict(),
+            "steps": run.step,
+            "held_out": found,
+        }
+        cards.append(card(gates, run.curve, provenance))
     results.write_rows(rows, run.folder / ROWS, provenance)
-    found = {}
-    for threshold in run.recipe.thresholds:
-        of = [m for m in measured if m["threshold"] == threshold]
-        loss, cache = (sum(m[key] for m in of) / len(of) for key in ("loss", "cache"))
-        found[str(threshold)] = {"loss": loss, "cache": cache}
-        say(f"held out, threshold {threshold}: distillation loss {loss:.5f}, normalised cache size {cache:.3f}")
-    run.gates.training = {
-        "identity": run.identity,
-        "recipe": run.recipe.as_dict(),
-        "steps": run.step,
-        "held_out": found,
-    }
-    (run.folder / CARD).write_text(card(run.gates, run.curve, provenance))
-    save_gates([run.gates], run.folder / GATES)  # last: it says that the run is complete
+    (run.folder / CARD).write_text("\n".join(cards))
+    save_gates(run.sweep, run.folder / GATES)  # last: it says that the run is complete
 
 
-def complete(folder: Path, lm: LoadedModel, recipe: GateRecipe, trade_off: float) -> bool:
+def complete(folder: Path, lm: LoadedModel, recipe: GateRecipe, lambdas: Sequence[float]) -> bool:
     """Whether a folder holds these gates; InputError when it holds others."""
     if not (folder / GATES).exists():
         return False
-    if load_gates(folder / GATES, lm).training["identity"] != recipe.identity(lm.fingerprint, trade_off):
+    file = TensorFile(folder / GATES, KIND, REMEDY)
+    file.belongs_to(lm.fingerprint, lm.geometry.as_dict())
+    found = {name: about["training"]["identity"] for name, about in file.meta["sweep"].items()}
+    if found != {f"{trade_off:g}": recipe.identity(lm.fingerprint, trade_off) for trade_off in lambdas}:
         raise InputError(f"{folder} holds gates of another recipe; delete it or choose another folder.")
     return True
 
@@ -192,27 +214,27 @@ def train_each(
     max_seconds: float = math.inf,
     say: Say = print,
 ) -> list[Path]:
-    """Train the gates of every λ in turn; the folders, or none when time ran out. Other processes may train other λ in
-    the same ``out``."""
+    """Train the gates of all λ, as many at once as the recipe says; the folders, or none when time ran out. Other
+    processes may train other λ in the same ``out``."""
     begin = time.monotonic()
     rows = held_out = None
-    folders = [out / f"{trade_off:g}" for trade_off in lambdas]
-    for number, (trade_off, folder) in enumerate(zip(lambdas, folders, strict=True), 1):
-        if complete(folder, lm, recipe, trade_off):
+    groups = {out / name: group for name, group in trained_together(lambdas, recipe.together).items()}
+    for number, (folder, group) in enumerate(groups.items(), 1):
+        if complete(folder, lm, recipe, group):
             continue
-        run = Run(lm, recipe, trade_off, folder)
+        run = Run(lm, recipe, group, folder)
         if rows is None:
             rows = Rows(recipe, lm.tokenizer, lm.chat)
             held_out = validation.held_out(recipe, lm.tokenizer, lm.chat)
 
-        def tell(text: str, name: str = f"[{lm.name} lambda {trade_off:g}, {number} of {len(lambdas)}] ") -> None:
+        def tell(text: str, name: str = f"[{lm.name} lambda {folder.name}, {number} of {len(groups)}] ") -> None:
             say(name + text)
 
         left = max_seconds - (time.monotonic() - begin)
         if left <= 0 or not train(run, rows.batches(run.step, workers), left, tell):
             return []
         finish(run, held_out, tier, provenance, tell)
-    return folders
+    return list(groups)
 
 
 def sweep(

@@ -52,7 +52,7 @@ def measure(
             ids = ids.to(lm.device)
             target = hidden_states(lm, ids).float()
             for threshold in recipe.thresholds:
-                gating = Gating(gates, recipe.window, threshold=threshold)
+                gating = Gating([gates], recipe.window, threshold=threshold)
                 with gated(lm, gating):
                     loss = F.mse_loss(hidden_states(lm, ids).float(), target)
                 g = torch.stack(list(gating.seen.values()))
