@@ -172,12 +172,8 @@ class Gating:
 
 
 def _gates_and_bias(pre, post, sets, floor: str, least: float) -> tuple[torch.Tensor, torch.Tensor]:
-    if len(sets) == 1:
-        gates = gate_logits(pre, post, *sets[0]).sigmoid()
-    else:
-        weights = [torch.stack(alike) for alike in zip(*sets, strict=True)]
-        pre, post = (keys.unflatten(0, (len(sets), -1)) for keys in (pre, post))
-        gates = torch.vmap(gate_logits)(pre, post, *weights).flatten(0, 1).sigmoid()
+    shares = zip(pre.chunk(len(sets)), post.chunk(len(sets)), sets, strict=True)
+    gates = torch.cat([gate_logits(*keys, *weights) for *keys, weights in shares]).sigmoid()
     return gates, distant_bias(gates, floor, least)
 
 
