@@ -251,11 +251,10 @@ def test_a_cache_beyond_its_budget_is_marked(tiny_dense, monkeypatch):
 
 
 def test_a_window_that_is_not_kept_is_marked(tiny_dense, monkeypatch):
-    def youngest(self, limit, rows):
+    def youngest(self, rows, fullest):
         for layer in self.layers:
-            gone = torch.zeros_like(layer.held()[rows])
-            gone[..., int(layer.held().sum(-1).max()) - 1] = True
-            layer.drop(torch.tensor(rows), gone)
+            held = layer.held()[rows]
+            layer.drop(torch.tensor(rows), held & (held.cumsum(-1) == held.sum(-1, keepdim=True)))
 
     assert "admission" in marked(tiny_dense, monkeypatch, youngest).pop()
 
