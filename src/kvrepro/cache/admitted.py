@@ -39,10 +39,11 @@ class Policy:
 
 
 def alike(policies: Sequence[Policy | None], device: torch.device) -> list[tuple[Policy, torch.Tensor]]:
-    """Policies of rows that have one, those with one gate and threshold once, each with the numbers of its rows."""
+    """Policies of rows that may refuse something, those with one gate and threshold once, each with the numbers of its
+    rows."""
     rows: dict[tuple, tuple[Policy, list[int]]] = {}
     for row, policy in enumerate(policies):
-        if policy is not None:
+        if policy is not None and policy.gate is not everything:
             rows.setdefault((policy.gate, policy.threshold), (policy, []))[1].append(row)
     return [(policy, torch.tensor(own, device=device)) for policy, own in rows.values()]
 
@@ -120,7 +121,7 @@ class AdmittedLayer(RaggedLayer):
         self._store(self._keys, self._values, self.positions, self._admitted, stays)
 
     def _decide(self, keys_pre_rope: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        decided = torch.empty(keys.shape[:3], dtype=torch.bool, device=self.device)
+        decided = torch.ones(keys.shape[:3], dtype=torch.bool, device=self.device)
         for policy, rows in self._alike:
             gates = policy.gate(self.index, keys_pre_rope[rows], keys[rows], positions)
             decided.index_copy_(0, rows, gates >= policy.threshold)

@@ -146,7 +146,9 @@ class Bounds:
         """The rows ``at`` of a tensor ``[rows, kv_heads, slots, ...]`` of each layer, as rows of one batch."""
         slots = max(part.shape[2] for part in parts)
         own = [part.index_select(0, at) for part in parts]
-        return torch.cat([pad(x, (0, 0) * (x.dim() - 3) + (0, slots - x.shape[2]), value=empty) for x in own])
+        after = [(0, 0) * (x.dim() - 3) + (0, slots - x.shape[2]) for x in own]
+        # padding by nothing would be a copy
+        return torch.cat([pad(x, width, value=empty) if width[-1] else x for x, width in zip(own, after, strict=True)])
 
     def mark(self) -> None:
         """Remember the present state; nothing that is stored is changed in place, but for joined bounds, whose queries

@@ -73,7 +73,15 @@ class Sitting:
     @property
     def bytes(self) -> int:
         """Of keys and values, with the padding that its longest row asks of the others and room for an answer."""
-        keys, room = [layer.keys for layer in self.session.attention], longest_answer(self.example)
+        return self._bytes(longest_answer(self.example))
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of the same before there is room for an answer."""
+        return self._bytes(0)
+
+    def _bytes(self, room: int) -> int:
+        keys = [layer.keys for layer in self.session.attention]
         return sum(2 * x[:, :, 0].numel() * (x.shape[2] + room) * x.element_size() for x in keys)
 
     @property
@@ -119,7 +127,8 @@ def evaluate(
         opened, size = [], 0
         for example in examples:
             opened.append(_open(lm, example, arms, keys_pre_rope, together))
-            size += sum(sitting.bytes for sitting in opened[-1].sittings)
+            # not with room for answers: where these are long, many short contexts make few batches, and full ones
+            size += sum(sitting.waiting for sitting in opened[-1].sittings)
             if size >= together:
                 yield from _finish(lm, opened, score, base, keys_pre_rope, together)
                 opened, size = [], 0
