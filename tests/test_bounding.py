@@ -160,6 +160,38 @@ def test_rows_of_a_batch_have_limits_of_their_own(tiny_dense, tokens):
         assert layer.keys.shape[2] == int(layer.entries().max()), "what is evicted is gone, not hidden"
 
 
+def test_a_step_waits_for_the_device_once_and_once_more_where_something_goes(tiny_dense, tokens, monkeypatch):
+    """Budgets of one method are evicted from together, in all layers; a share or window of its own is apart."""
+    lm, waits, groups = tiny_dense, [], []
+    given = [{"budget": 11}, {"budget": 30}, {"budget": 14}, {"budget": 12, "share": 0.5}]
+    limits = [bounding.build("snapkv", OPTIONS | each).limit() for each in given]
+    evict = Bounds._evict
+    monkeypatch.setattr(Bounds, "_evict", lambda self, rows, most: groups.append(rows) or evict(self, rows, most))
+    with keys_before_rope(lm, before := {}):
+        cache, bounds = bounded(lm, [EVERYTHING] * 4, limits, before)
+        feed(lm, cache, tokens[:40], 4, bounds)
+        posed = ask(lm, cache, 40, [7, 7], 30, 4, bounds)
+        whole = join(lm, [cache], 30, before)
+        bounds = Bounds.joined([(4, bounds)], [whole.layers[i] for i in lm.geometry.attention_layers])
+        groups.clear()
+        with monkeypatch.context() as patch:
+            for name in ("tolist", "item", "__bool__", "__int__"):
+                wait = getattr(torch.Tensor, name)
+                patch.setattr(torch.Tensor, name, lambda x, wait=wait: waits.append(1) or wait(x))
+            enforce = Bounds.enforce
+
+            def counted(self):
+                begun, evicted = len(waits), len(groups)
+                held = enforce(self)
+                assert len(waits) - begun == 1 + len(groups) - evicted
+                return held
+
+            patch.setattr(Bounds, "enforce", counted)
+            decode(lm, whole, [posed], bounds=bounds)
+    assert [0, 2] in groups and [3] in groups
+    assert all(rows == [3] or 3 not in rows for rows in groups) and len(bounds.steps) == 29
+
+
 def test_the_least_of_each_head_by_hand():
     scores = torch.tensor([[[5.0, 1, 1, 3, 0, 9], [1, 2, 3, 4, 5, 6]]])
     evictable = torch.tensor([[[True, True, True, True, False, False], [False] * 6]])
@@ -251,11 +283,10 @@ def test_a_cache_beyond_its_budget_is_marked(tiny_dense, monkeypatch):
 
 
 def test_a_window_that_is_not_kept_is_marked(tiny_dense, monkeypatch):
-    def youngest(self, limit, rows):
+    def youngest(self, rows, fullest):
         for layer in self.layers:
-            gone = torch.zeros_like(layer.held()[rows])
-            gone[..., int(layer.held().sum(-1).max()) - 1] = True
-            layer.drop(torch.tensor(rows), gone)
+            held = layer.held()[rows]
+            layer.drop(torch.tensor(rows), held & (held.cumsum(-1) == held.sum(-1, keepdim=True)))
 
     assert "admission" in marked(tiny_dense, monkeypatch, youngest).pop()
 

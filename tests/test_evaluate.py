@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ from kvrepro.benchmarks.example import Example, Question, Sampling, render
 from kvrepro.cache.admitted import Policy
 from kvrepro.cache.fork import fork
 from kvrepro.cache.joined import join
+from kvrepro.cache.ragged import EMPTY
 from kvrepro.errors import InputError
 from kvrepro.evaluate import protocol
 from kvrepro.evaluate.arms import Arm, check_budgets
@@ -457,3 +459,25 @@ def test_arms_that_admit_the_same_share_a_prefill(model, request, monkeypatch):
     got = pd.DataFrame(evaluate(lm, [example(sentences=12)], made, score, BASE))
     assert fed == [2, 2] and got["ok"].all()  # two kept fractions: alone, and with all selections
     assert answers(got[got["method"] == "both@budget=2000"]) == answers(got[got["method"] == "alone"])
+
+
+def test_what_a_head_may_hold_beside_what_it_holds():
+    """A window of two and a gate that admits positions 0 and 3 of six; what is asked for begins at ``youngest``."""
+    cases = [
+        ([0, 3, 4, 5], 0, False),
+        ([0, 3, 4, 5, EMPTY], 0, False),
+        ([3, 4, 5], 0, True),  # it lacks one
+        ([3, 4, 5], 4, False),  # it was evicted
+        ([0, 3, 5], 4, True),  # but not of the youngest
+        ([0, 2, 3, 4, 5], 4, True),  # it was refused
+        ([3, 0, 4, 5], 0, True),
+        ([0, 3, 3, 4, 5], 0, True),
+        ([0, 3, 4, 5, 6], 0, True),
+    ]
+    for held, youngest, wrong in cases:
+        layer = SimpleNamespace(
+            positions=torch.tensor([[[0, 3, 4, 5, EMPTY], [*held, *[EMPTY] * (5 - len(held))]]]),
+            decisions=[torch.tensor([1, 0, 0, 1, 0, 0]).bool().expand(1, 2, 6)],
+            windows=torch.tensor([[[2]]]),
+        )
+        assert protocol._wrongly_held(layer, torch.tensor([[[youngest]]]), 6).tolist() == [wrong], held

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache
 
-from kvrepro.cache.ragged import EMPTY, RaggedLayer, pack
+from kvrepro.cache.ragged import EMPTY, RaggedLayer, packed, packing
 from kvrepro.cache.recurrent import chosen_rows
 from kvrepro.models.loading import LoadedModel
 
@@ -36,6 +36,16 @@ class Policy:
     threshold: float = 0.5
     entries: int | None = None
     block: int = 1
+
+
+def alike(policies: Sequence[Policy | None], device: torch.device) -> list[tuple[Policy, torch.Tensor]]:
+    """Policies of rows that may refuse something, those with one gate and threshold once, each with the numbers of its
+    rows."""
+    rows: dict[tuple, tuple[Policy, list[int]]] = {}
+    for row, policy in enumerate(policies):
+        if policy is not None and policy.gate is not everything:
+            rows.setdefault((policy.gate, policy.threshold), (policy, []))[1].append(row)
+    return [(policy, torch.tensor(own, device=device)) for policy, own in rows.values()]
 
 
 def everything(layer: int, keys_pre_rope: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -62,6 +72,7 @@ class AdmittedLayer(RaggedLayer):
         self._windows, self.blocks = torch.tensor(
             [[p.window for p in policies], [p.block for p in policies]], device=lm.device
         )[..., None, None]
+        self._alike = alike(policies, lm.device)
         self._admitted = torch.zeros(*empty.shape[:3], dtype=torch.bool, device=lm.device)
         self.decisions: list[torch.Tensor] = []
 
@@ -98,8 +109,9 @@ class AdmittedLayer(RaggedLayer):
         return keys, values
 
     def _store(self, keys, values, positions, admitted, stays) -> None:
-        self._keys, self._values, self.positions = pack(keys, values, positions, stays)
-        self._admitted = pack(admitted[..., None], admitted[..., None], positions, stays)[0][..., 0]
+        order, filled = packing(stays)
+        self._keys, self._values, self.positions = packed(keys, values, positions, order, filled)
+        self._admitted = admitted.gather(2, order) & filled
         self.used = self._keys.shape[2]
 
     def drop(self, rows: torch.Tensor, gone: torch.Tensor) -> None:
@@ -109,11 +121,11 @@ class AdmittedLayer(RaggedLayer):
         self._store(self._keys, self._values, self.positions, self._admitted, stays)
 
     def _decide(self, keys_pre_rope: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        rows = [
-            policy.gate(self.index, keys_pre_rope[i : i + 1], keys[i : i + 1], positions) >= policy.threshold
-            for i, policy in enumerate(self._policies)
-        ]
-        return torch.cat(rows)
+        decided = torch.ones(keys.shape[:3], dtype=torch.bool, device=self.device)
+        for policy, rows in self._alike:
+            gates = policy.gate(self.index, keys_pre_rope[rows], keys[rows], positions)
+            decided.index_copy_(0, rows, gates >= policy.threshold)
+        return decided
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float) -> torch.Tensor:
         """Attention of the last tokens. On a GPU the first ones are prefilled by the vertical-slash kernel (§4.2), row
@@ -161,6 +173,7 @@ class AdmittedLayer(RaggedLayer):
         for name in names:
             setattr(self, name, getattr(self, name).index_select(0, rows))
         self._policies = [self._policies[row] for row in rows.tolist()]
+        self._alike = alike(self._policies, self.device)
         self.decisions = [each.index_select(0, rows) for each in self.decisions]
 
     def mark(self) -> None:

@@ -7,10 +7,11 @@ that of feeding them one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import pad
 
 from kvrepro.cache.ragged import EMPTY, RaggedLayer, packing
 from kvrepro.errors import InputError
@@ -22,12 +23,19 @@ Importance = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], 
 @dataclass(frozen=True)
 class Limit:
     """What a bounding method decides: entries a head on average over the model, the youngest tokens that stay and whose
-    queries are observed, and the share of a head's other entries that goes on overflow."""
+    queries are observed, and the share of a head's other entries that goes on overflow. ``alike`` is the same in limits
+    whose importance is the same function; None where that is not known."""
 
     budget: int
     window: int
     share: float
     importance: Importance
+    alike: Hashable = None
+
+    @property
+    def evicts(self) -> Hashable:
+        """The same in limits that differ in their budget only: their rows are evicted from together."""
+        return self.window, self.share, self.alike or self.importance
 
 
 class Bounds:
@@ -35,17 +43,23 @@ class Bounds:
 
     ``evictions`` counts how often each row overflowed, ``peaks`` the most entries it held after a token, over all
     layers and heads. ``steps`` has both after each forward since the last :meth:`mark`, a list of rows each.
+
+    A GPU is waited for once a forward, and once more where something was evicted. All layers are evicted from at once.
     """
 
     def __init__(self, layers: Sequence[RaggedLayer], limits: Sequence[Limit | None]):
         self.layers, self.limits = list(layers), list(limits)
         self.heads = sum(layer.positions.shape[1] for layer in layers)
         self._bounded = [row for row, limit in enumerate(limits) if limit is not None]
-        self._groups: dict[Limit, list[int]] = {}
+        self._groups: dict[Hashable, list[int]] = {}
         for row in self._bounded:
-            self._groups.setdefault(limits[row], []).append(row)
-        self._observed = max(limit.window for limit in self._groups)
+            self._groups.setdefault(limits[row].evicts, []).append(row)
+        self._observed = max(limits[row].window for row in self._bounded)
         self._queries: list[torch.Tensor | None] = [None] * len(self.layers)
+        device = self.layers[0].device
+        self._watched = torch.tensor(self._bounded, device=device)
+        self._turn: torch.Tensor | None = None  # of a joined cache: the place of the next query, which goes in circles
+        self._count = torch.zeros(2, len(limits), dtype=torch.long, device=device)
         self.evictions, self.peaks = [0] * len(limits), [0] * len(limits)
         self.steps: list[tuple[list[int], list[int]]] = []
         for number, layer in enumerate(self.layers):
@@ -54,31 +68,46 @@ class Bounds:
 
     def _watcher(self, number: int) -> Callable[[torch.Tensor], None]:
         def watch(query: torch.Tensor) -> None:
-            own, before = query[self._bounded, :, -self._observed :], self._queries[number]
-            seen = own if before is None else torch.cat([before, own], 2)[:, :, -self._observed :]
-            self._queries[number] = seen
+            own, before = query.index_select(0, self._watched)[:, :, -self._observed :], self._queries[number]
+            if self._turn is None:
+                own = own if before is None else torch.cat([before, own], 2)[:, :, -self._observed :]
+                self._queries[number] = own
+                return
+            before.index_copy_(2, self._turn, own)  # in place, so that a GPU can replay it
+            if number == len(self.layers) - 1:
+                self._turn.add_(1).remainder_(self._observed)
 
         return watch
 
     def pieces(self, tokens: torch.Tensor) -> Iterator[torch.Tensor]:
         """``tokens`` ``[rows, n]`` in pieces that are to be fed one after the other; the limits are enforced after each
         of them, before the next is asked for. No row overflows before the last token of a piece."""
+        self.look()
+        held, _ = self._count.tolist()
         while tokens.shape[1]:
-            held = self._held()
             room = min(self.limits[row].budget - -(-held[row] // self.heads) for row in self._bounded)
             yield tokens[:, : room + 1]
-            self.enforce()
+            self.look()
+            held = self.enforce()
             tokens = tokens[:, room + 1 :]
 
-    def enforce(self) -> None:
-        """After a forward: evict from every row that is beyond its budget, and note what all rows hold."""
-        held = self._held()
-        for limit, rows in self._groups.items():
-            while over := [row for row in rows if held[row] > limit.budget * self.heads]:
-                self._evict(limit, over)
+    def look(self) -> None:
+        """After a forward: count what every row holds. Nothing waits for the device and no address changes, so that a
+        GPU can replay it with the forward."""
+        entries = torch.stack([layer.entries() for layer in self.layers]).transpose(0, 1).flatten(1)
+        self._count.copy_(torch.stack([entries.sum(1), entries.amax(1)]))
+
+    def enforce(self) -> list[int]:
+        """After :meth:`look`: evict from every row that is beyond its budget, and note what all rows hold, which is
+        returned."""
+        held, fullest = self._count.tolist()
+        for rows in self._groups.values():
+            while over := [row for row in rows if held[row] > self.limits[row].budget * self.heads]:
+                self._evict(over, max(fullest[row] for row in over))
                 for row in over:
                     self.evictions[row] += 1
-                before, held = held, self._held()
+                self.look()
+                before, (held, fullest) = held, self._count.tolist()
                 if any(held[row] == before[row] for row in over):
                     raise InputError(
                         "nothing was evicted from a cache beyond its budget: the importance that the bounding method "
@@ -86,27 +115,44 @@ class Bounds:
                     )
         self.peaks = [max(pair) for pair in zip(self.peaks, held, strict=True)]
         self.steps.append((list(self.evictions), list(self.peaks)))
+        return held
 
-    def _held(self) -> list[int]:
-        return sum(layer.held().sum((1, 2)) for layer in self.layers).tolist()
+    def _evict(self, rows: list[int], fullest: int) -> None:
+        """Evict from rows whose limits differ in their budget only; none of their heads holds more than ``fullest``.
+        The rows of all layers are one batch, layer after layer."""
+        limit, many = self.limits[rows[0]], len(self.layers)
+        at = torch.tensor(rows, device=self._count.device)
+        own = torch.searchsorted(self._watched, at)
+        held = self._stacked([layer.held() for layer in self.layers], at)
+        order, filled = packing(held, fullest)
+        keys = self._stacked([layer.keys for layer in self.layers], at)
+        keys = keys.gather(2, order[..., None].expand(*order.shape, keys.shape[-1]))
+        positions = self._stacked([layer.positions for layer in self.layers], at, EMPTY)
+        positions = torch.where(filled, positions.gather(2, order), EMPTY)
+        newest = self.layers[0].newest[at].repeat(many, 1, 1)
+        evictable = filled & (positions <= newest - limit.window)
+        before = torch.arange(limit.window - 1, -1, -1, device=at.device)
+        visible = filled[:, :, None] & (positions[:, :, None] <= (newest - before)[..., None])
+        queries = torch.cat([seen.index_select(0, own) for seen in self._queries])
+        latest = (0 if self._turn is None else self._turn) - 1 - before
+        queries = queries.index_select(2, latest % queries.shape[2])
+        scores = limit.importance(queries, keys, visible, evictable)
+        gone = torch.zeros_like(held).scatter_(2, order, least(scores, evictable, limit.share))
+        for layer, out in zip(self.layers, gone.chunk(many), strict=True):
+            layer.drop(at, out[..., : layer.positions.shape[2]])
 
-    def _evict(self, limit: Limit, rows: list[int]) -> None:
-        at = torch.tensor(rows, device=self.layers[0].device)
-        ring = [self._bounded.index(row) for row in rows]
-        for queries, layer in zip(self._queries, self.layers, strict=True):
-            order, filled = packing(layer.held()[at])
-            keys = layer.keys[at].gather(2, order[..., None].expand(*order.shape, layer.keys.shape[-1]))
-            positions = torch.where(filled, layer.positions[at].gather(2, order), EMPTY)
-            newest = layer.newest[at]
-            evictable = filled & (positions <= newest - limit.window)
-            asked = newest - torch.arange(limit.window - 1, -1, -1, device=at.device)
-            visible = filled[:, :, None] & (positions[:, :, None] <= asked[..., None])
-            scores = limit.importance(queries[ring, :, -limit.window :], keys, visible, evictable)
-            gone = least(scores, evictable, limit.share)
-            layer.drop(at, torch.zeros_like(layer.held()[at]).scatter_(2, order, gone))
+    @staticmethod
+    def _stacked(parts: list[torch.Tensor], at: torch.Tensor, empty: int = 0) -> torch.Tensor:
+        """The rows ``at`` of a tensor ``[rows, kv_heads, slots, ...]`` of each layer, as rows of one batch."""
+        slots = max(part.shape[2] for part in parts)
+        own = [part.index_select(0, at) for part in parts]
+        after = [(0, 0) * (x.dim() - 3) + (0, slots - x.shape[2]) for x in own]
+        # padding by nothing would be a copy
+        return torch.cat([pad(x, width, value=empty) if width[-1] else x for x, width in zip(own, after, strict=True)])
 
     def mark(self) -> None:
-        """Remember the present state; nothing that is stored is changed in place."""
+        """Remember the present state; nothing that is stored is changed in place, but for joined bounds, whose queries
+        are not returned to."""
         self._marked = list(self._queries), list(self.evictions), list(self.peaks)
         self.steps = []
 
@@ -130,11 +176,11 @@ class Bounds:
         joined = cls(layers, limits)
         joined.evictions = [n for rows, bounds in parts for n in (bounds.evictions if bounds else [0] * rows)]
         joined.peaks = [n for rows, bounds in parts for n in (bounds.peaks if bounds else [0] * rows)]
-        most = max(queries.shape[2] for bounds in own for queries in bounds._queries)
         joined._queries = [
-            torch.cat([torch.nn.functional.pad(q, (0, 0, most - q.shape[2], 0)) for q in same])
+            torch.cat([pad(q, (0, 0, joined._observed - q.shape[2], 0)) for q in same])
             for same in zip(*(bounds._queries for bounds in own), strict=True)
         ]
+        joined._turn = torch.zeros(1, dtype=torch.long, device=layers[0].device)
         joined.mark()
         return joined
 

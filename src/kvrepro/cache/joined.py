@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from kvrepro.cache import blocks
-from kvrepro.cache.admitted import Policy
+from kvrepro.cache.admitted import alike
 from kvrepro.cache.ragged import EMPTY, RaggedLayer
 from kvrepro.cache.recurrent import repeated
 from kvrepro.models.loading import LoadedModel
@@ -42,11 +42,7 @@ class JoinedLayer(RaggedLayer):
         self._windows = torch.cat([part.windows for part in parts])
         self._next = torch.cat([torch.full_like(part.windows, part.seen) for part in parts])
         self._slot = torch.tensor([used], device=self.device)
-        rows: dict[tuple, tuple[Policy, list[int]]] = {}
-        for row, policy in enumerate(policy for part in parts for policy in part.policies):
-            if policy is not None:
-                rows.setdefault((policy.gate, policy.threshold), (policy, []))[1].append(row)
-        self._policies = [(policy, torch.tensor(own, device=self.device)) for policy, own in rows.values()]
+        self._policies = alike([policy for part in parts for policy in part.policies], self.device)
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
         """Append ``[batch, kv_heads, 1, head_dim]``; returns all keys and values."""

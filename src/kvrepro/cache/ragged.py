@@ -210,16 +210,24 @@ def pack(keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, kept
     keys, values ``[batch, kv_heads, tokens, head_dim]``; positions and kept ``[batch, kv_heads, tokens]`` (kept bool).
     Returns keys, values, positions with as many slots as the fullest head keeps; free slots hold zeros and EMPTY.
     """
-    order, filled = packing(kept)
+    return packed(keys, values, positions, *packing(kept))
+
+
+def packed(
+    keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, order: torch.Tensor, filled: torch.Tensor
+):
+    """:func:`pack` where :func:`packing` was asked already."""
     gather = order[..., None].expand(*order.shape, keys.shape[-1])
-    packed = [x.gather(2, gather) * filled[..., None].to(x.dtype) for x in (keys, values)]
-    return *packed, torch.where(filled, positions.gather(2, order), EMPTY)
+    moved = [x.gather(2, gather) * filled[..., None].to(x.dtype) for x in (keys, values)]
+    return *moved, torch.where(filled, positions.gather(2, order), EMPTY)
 
 
-def packing(kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def packing(kept: torch.Tensor, slots: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Where kept entries are taken from when they move to the front, in their order, and which slots then hold one:
-    both ``[batch, kv_heads, slots]``, as many slots as the fullest head keeps; kept ``[batch, kv_heads, tokens]``."""
+    both ``[batch, kv_heads, slots]``, as many slots as the fullest head keeps; kept ``[batch, kv_heads, tokens]``. A
+    GPU is waited for unless the number of ``slots`` is given."""
     counts = kept.sum(-1)
-    slots = int(counts.max()) if counts.numel() else 0
+    if slots is None:
+        slots = int(counts.max()) if counts.numel() else 0
     order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :slots]
     return order, torch.arange(slots, device=kept.device) < counts[..., None]

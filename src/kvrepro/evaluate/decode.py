@@ -152,6 +152,8 @@ def decode(
         done.logical_or_((token == eos).any(-1))
         position.add_(1)
         slot.add_(1)
+        if bounds is not None:
+            bounds.look()
 
     taken, run = 1, _Replayed(step) if steady and lm.device.type == "cuda" else step
     with rotary_positions(lm, most) as seen:

@@ -2,12 +2,12 @@
 
 One prefill of a context serves all arms without admission: their children are evicted to any kept fraction or whole.
 Arms with admission or bounding prefill under their own policies, several as one batch, and arms that admit the same
-once. As many examples as memory has room for then decode together, arms that select apart from the others; where caches
-are not bounded a GPU replays the steps. Each answer carries its checks: entries held equal the budget or what was
-admitted, the prefix is protected, the rest is gone, a bounded cache never held more than its limit, no token read more
-than its selection's budget, the model was given the positions after the context, bytes held, hashes of what was asked,
-and at kept fraction 1.0 the dense tokens. Beside them stand the most entries that a cache held up to the end of the
-answer, and how often it was evicted from.
+once. As many examples as memory has room for then decode together, arms that select or are bounded apart from the
+others; a GPU replays the steps, between which bounded caches are evicted from. Each answer carries its checks: entries
+held equal the budget or what was admitted, the prefix is protected, the rest is gone, a bounded cache never held more
+than its limit, no token read more than its selection's budget, the model was given the positions after the context,
+bytes held, hashes of what was asked, and at kept fraction 1.0 the dense tokens. Beside them stand the most entries that
+a cache held up to the end of the answer, and how often it was evicted from.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import torch
 
 from kvrepro.benchmarks.example import Example, Prompt, render
 from kvrepro.benchmarks.registry import Scorer
-from kvrepro.cache.admitted import EVERYTHING, Policy, admitted_cache, take_rows
+from kvrepro.cache.admitted import EVERYTHING, AdmittedLayer, Policy, admitted_cache, take_rows
 from kvrepro.cache.bounded import Bounds
 from kvrepro.cache.fork import fork
 from kvrepro.cache.joined import JoinedLayer, join
@@ -42,7 +43,9 @@ from kvrepro.results import DENSE, FULL
 
 #: Bytes of keys and values that are decoded together, about: a small part of a node's memory, or of a GPU's.
 TOGETHER = {"cpu": 2**29, "cuda": 2**32}
-PREFILLS = 4  #: policies that prefill together, each with masks of its own
+#: Policies that prefill together, each with masks of its own, and the context that this is for; of shorter ones as many
+#: more as their masks have room for.
+PREFILLS, PREFILLED = 4, 4096
 
 
 @dataclass
@@ -70,7 +73,15 @@ class Sitting:
     @property
     def bytes(self) -> int:
         """Of keys and values, with the padding that its longest row asks of the others and room for an answer."""
-        keys, room = [layer.keys for layer in self.session.attention], longest_answer(self.example)
+        return self._bytes(longest_answer(self.example))
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of the same before there is room for an answer."""
+        return self._bytes(0)
+
+    def _bytes(self, room: int) -> int:
+        keys = [layer.keys for layer in self.session.attention]
         return sum(2 * x[:, :, 0].numel() * (x.shape[2] + room) * x.element_size() for x in keys)
 
     @property
@@ -116,7 +127,8 @@ def evaluate(
         opened, size = [], 0
         for example in examples:
             opened.append(_open(lm, example, arms, keys_pre_rope, together))
-            size += sum(sitting.bytes for sitting in opened[-1].sittings)
+            # not with room for answers: where these are long, many short contexts make few batches, and full ones
+            size += sum(sitting.waiting for sitting in opened[-1].sittings)
             if size >= together:
                 yield from _finish(lm, opened, score, base, keys_pre_rope, together)
                 opened, size = [], 0
@@ -135,13 +147,14 @@ def _open(lm: LoadedModel, example: Example, arms: list[Arm], keys_pre_rope: dic
         rows = max(1, together * parent.n // (dense.bytes_held * (parent.n + longest_answer(example))))
         admitted = sorted((a for a in arms if a.admission and not a.bounding), key=lambda a: a.kept or 1.0)
         bounded, sittings = [[a] for a in arms if a.bounding], []
+        prefills = int(PREFILLS * max(1, PREFILLED / parent.n) ** 2)
         for selects in (False, True):
             some = [plan for plan in plans if bool(plan[0].selection) == selects]
             sittings += [_children(lm, parent, prompt, example, some[i : i + rows]) for i in range(0, len(some), rows)]
             alike = _alike(arm for arm in admitted if bool(arm.selection) == selects)
             for groups in (alike, [group for group in bounded if bool(group[0].selection) == selects]):
-                for i in range(0, len(groups), PREFILLS):
-                    sittings.append(_admitted(lm, prompt, example, groups[i : i + PREFILLS], keys_pre_rope))
+                for i in range(0, len(groups), prefills):
+                    sittings.append(_admitted(lm, prompt, example, groups[i : i + prefills], keys_pre_rope))
     except InputError as error:
         raise InputError(f"{label}: {error}") from error
     return Opened(example, prompt, parent.cache, dense, sittings)
@@ -152,9 +165,9 @@ def _finish(
 ) -> Iterator[dict[str, Any]]:
     """Ask all sittings their questions, as many at a time as there is room for, and give the rows."""
     sittings = [sitting for each in opened for sitting in each.sittings]
-    for selects in (False, True):
+    for alike in product((False, True), repeat=2):
         batch, size = [], 0
-        for sitting in (each for each in sittings if each.selects == selects):
+        for sitting in (each for each in sittings if (each.selects, each.session.bounds is not None) == alike):
             if batch and size + sitting.bytes > together:
                 _ask(lm, batch, keys_pre_rope)
                 batch, size = [], 0
@@ -229,7 +242,7 @@ def _ask(lm: LoadedModel, sittings: Sequence[Sitting], keys_pre_rope: dict) -> N
         layers = {i: cache.layers[i] for i in lm.geometry.attention_layers}
         reading = Reading(layers, selections)
         bounds = Bounds.joined([(len(each.asked), each.session.bounds) for each in now], list(layers.values()))
-        answers = decode(lm, cache, questions, steady=bounds is None, bounds=bounds)
+        answers = decode(lm, cache, questions, steady=True, bounds=bounds)
         starts = [len(sitting.prompt.prefix) for sitting in now for _ in sitting.asked]
         fed = [len(sitting.prompt.questions[number]) for sitting in now for _ in sitting.asked]
         _note_held(asked, answers, starts, fed, list(layers.values()), bounds)
@@ -425,24 +438,29 @@ def _failed_admission(session: Session, policies: Sequence[Policy], entries: tor
 
     ``admission``: a head holds other positions than the local window and those that were admitted; ``budget``: it holds
     another number than the policy says; ``compaction``: as of a child. Where there is a limit a head may hold fewer,
-    though not of the youngest tokens that the limit observes. Judged on the CPU, so that a GPU is waited for rarely.
+    though not of the youngest tokens that the limit observes. All rows are judged at once: a GPU is waited for rarely.
     """
-    layers, bounds, age = session.attention, session.bounds, torch.arange(n, 0, -1)
-    found = [(layer.positions.cpu(), torch.cat(layer.decisions, -1).cpu()) for layer in layers]
+    layers, bounds = session.attention, session.bounds
+    limits = bounds.limits if bounds else [None] * len(policies)
+    evicted = bounds.evictions if bounds else [0] * len(policies)
+    youngest = [n - limit.window if limit and count else 0 for limit, count in zip(limits, evicted, strict=True)]
+    youngest = torch.tensor(youngest, device=layers[0].device)[:, None, None]
+    wrong = torch.stack([_wrongly_held(layer, youngest, n) for layer in layers]).any(0).tolist()
     common, failed = _not_compact(layers), []
     for row, policy in enumerate(policies):
-        limit, bad = bounds.limits[row] if bounds else None, set(common)
-        for positions, decided in found:
-            for held, want in zip(positions[row], decided[row] | (age <= policy.window), strict=True):
-                held, want = held[held != EMPTY], want.nonzero()[:, 0]
-                if limit is not None:
-                    there = torch.isin(want, held)
-                    if not there.all() and not bounds.evictions[row]:
-                        bad.add("admission")
-                    want = want[there | (want >= n - limit.window)]
-                if not torch.equal(held, want):
-                    bad.add("admission")
-        if limit is None and policy.entries is not None and (entries[row] != policy.entries).any():
-            bad.add("budget")
-        failed.append(bad)
+        failed.append(common | ({"admission"} if wrong[row] else set()))
+        if limits[row] is None and policy.entries is not None and (entries[row] != policy.entries).any():
+            failed[row].add("budget")
     return failed
+
+
+def _wrongly_held(layer: AdmittedLayer, youngest: torch.Tensor, n: int) -> torch.Tensor:
+    """Rows in which a head holds what was not admitted, lacks something from position ``youngest`` ``[rows, 1, 1]`` on,
+    or has entries out of order or twice: ``[rows]`` bool."""
+    now, held = torch.arange(n, device=youngest.device), layer.positions
+    wanted = torch.cat(layer.decisions, -1) | (now >= n - layer.windows)
+    there = torch.zeros(*wanted.shape[:2], n + 1, dtype=torch.bool, device=held.device)
+    there = there.scatter_(2, held.masked_fill((held == EMPTY) | (held >= n), n), True)[..., :n]
+    before = held.cummax(-1).values[..., :-1]
+    disordered = ((held[..., 1:] != EMPTY) & (held[..., 1:] <= before)).any(-1) | (held >= n).any(-1)
+    return (disordered | ((there & ~wanted) | (wanted & ~there & (now >= youngest))).any(-1)).any(-1)

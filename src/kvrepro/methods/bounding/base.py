@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -53,4 +53,5 @@ class Bounding(ABC):
 
     def limit(self) -> Limit:
         """The limit that a cache obeys."""
-        return Limit(self.budget, self.window, self.share, self.importance)
+        alike = repr(replace(self, budget=self.window + 1))  # what matters does not depend on the budget
+        return Limit(self.budget, self.window, self.share, self.importance, alike)
