@@ -110,7 +110,7 @@ def test_keys_of_a_model_are_laid_over_the_tier_for_it_alone():
     settings = config.load(LAB)
     dense, small, registers = (config.own(settings, name) for name in settings["experiments"]["wg_kv"]["models"])
     assert dense["benchmarks"]["reasoning"] == settings["benchmarks"]["reasoning"]
-    assert dense["benchmarks"]["ruler"] == settings["benchmarks"]["ruler"] | {"items": 50}
+    assert dense["benchmarks"]["ruler"] == settings["benchmarks"]["ruler"] | {"items": 25}
     assert dense["write_gates"] == settings["write_gates"]
     assert set(dense["experiments"]) == {"wg_kv"} and small["experiments"]["wg_kv"]["benchmarks"] == ["ruler", "helmet"]
     assert registers["experiments"]["wg_kv"]["models"] == ["lab-dense-registers"]

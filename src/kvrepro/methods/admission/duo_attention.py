@@ -33,14 +33,14 @@ class DuoAttention(Admission):
     head_profile: str = ""
 
     def __post_init__(self):
-        self._profile, self._layers = None, ()
+        self._profile, self._lm = None, None
         if min(self.sinks, self.window) < 1:
             raise InputError("duo_attention: sinks and window must be at least 1 token.")
 
     def prepare(self, lm: LoadedModel) -> None:
         """Read the profile of the model."""
         self._profile = head_profile.load(self.pattern or self.head_profile, lm)
-        self._layers = lm.geometry.attention_layers
+        self._lm = lm
 
     def retrieval_share(self, kept: float, n: int) -> float:
         """Share of the heads that hold all ``n`` tokens when the others hold sinks and window and ``kept * n`` are held
@@ -59,8 +59,9 @@ class DuoAttention(Admission):
         if self._profile is None:  # a config is being checked
             return Policy(self.window, partial(self._admit, {}))
         chosen = self._profile.retrieval_heads(round(share * self._profile.gates.numel()), self.seed)
-        return Policy(self.window, partial(self._admit, dict(zip(self._layers, chosen, strict=True))))
+        layers = self._lm.geometry.attention_layers
+        # moved once, since a step that a GPU replays can copy nothing from the host
+        return Policy(self.window, partial(self._admit, dict(zip(layers, chosen.to(self._lm.device), strict=True))))
 
     def _admit(self, retrieval, layer: int, keys_pre_rope, keys: torch.Tensor, positions) -> torch.Tensor:
-        heads = retrieval[layer].to(keys.device)
-        return (heads[:, None] | (positions < self.sinks)).to(keys.dtype).expand(keys.shape[:3])
+        return (retrieval[layer][:, None] | (positions < self.sinks)).to(keys.dtype).expand(keys.shape[:3])
