@@ -47,7 +47,7 @@ def figure_10(rows: pd.DataFrame, lab: bool = False, published: pd.DataFrame | N
         axes.set_xlabel("entries a head, at most")
         axes.set_title(f"({letter})", loc="left")
         axes.set_xlim(left=0)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", handlelength=2.5)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right center", handlelength=2.5)
     _finish(
         figure, found, rows, lab, f"{published_note(published, 'Dotted and hollow')}WG-KV alone stands at what it held."
     )
@@ -115,12 +115,12 @@ def figure_16(rows: pd.DataFrame, lab: bool = False, published: pd.DataFrame | N
         entry(panels[0], published)
     titles = ("accuracy (%)", "entries a head, at most", "evictions an item")
     for axes, title in zip(panels, titles, strict=True):
-        axes.set_xticks(range(len(labels)), labels)
+        axes.set_xticks(range(len(labels)), labels, rotation=90 if len(labels) > 5 else 0)
         axes.set_xlabel("λ of the write gates")
         axes.set_ylabel(title)
         axes.set_ylim(bottom=0)
     panels[0].set_ylim(-3, 103)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", handlelength=2.5)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", handlelength=2.5)
     _finish(figure, found, rows, lab, f"{published_note(published)}Off: no admission.")
     return figure
 
