@@ -43,6 +43,12 @@ def test_a_training_took_as_long_as_published_or_not(name, what, model, runs, ex
     assert ruling(name, evidence(what, model, runs)) == expected
 
 
+def test_lambdas_that_trained_together_share_their_time():
+    where = {"paper": "wg_kv", "tier": "paper", "model": LLAMA}
+    runs = [cost_rows("write_gates", {"seconds": 7 * 21600}, {"seed": 0, "together": 7}, H200, **where)[0]] * 7
+    assert ruling("wg-app-c-training-time", Evidence(LLAMA, SCHEMA.validate(pd.DataFrame(runs)))) == "reproduced"
+
+
 def test_a_training_of_another_model_or_on_another_device_says_nothing():
     runs = [{"seconds": 720, "tokens": 63e6}]
     for name, what, model in (

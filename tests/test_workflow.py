@@ -30,6 +30,7 @@ from kvrepro.methods import eviction
 from kvrepro.methods.composition import running
 from kvrepro.products import FIGURES, TABLES
 from kvrepro.results import config_hash, read_rows, sha256_file
+from kvrepro.training.gates.recipe_file import trained_together
 
 ROOT = Path(__file__).parent.parent
 STUB = """
@@ -354,6 +355,11 @@ def test_a_lambda_more_trains_its_gates_alone(run):
     assert planned(run)["write_gates_of_lambdas"] == 3 + 5, "and a key of the recipe trains all"
 
 
+def test_lambdas_that_train_together_are_one_job(run):
+    edit(run, write_gates={"recipe": {"lambdas": [0.08, 0.16, 0.64], "together": 2}})
+    assert planned(run)["write_gates_of_lambdas"] == 2 + 3, "three in two jobs, and five without a local cache in three"
+
+
 def test_a_recipe_counts_by_what_it_says_and_not_by_its_date(run):
     recipe = run / "config/write_gates/lab-dense.yaml"
     recipe.touch()  # as a new checkout does
@@ -626,12 +632,12 @@ def test_scripts_from_prompts_to_claims(script, site):
     dense = {"model": "lab-dense"}
     gates = config["write_gates"]
     for sweep, over, wanted in (
-        ("write_gates", gates["recipe"], [0.08, 0.64]),
-        ("no_local_cache", gates["recipe"] | gates["no_local_cache"] | {"lambdas": [0.64]}, [0.64]),
+        ("write_gates", gates["recipe"] | {"lambdas": [0.08, 0.64, 1.28], "together": 2}, ["0.08_0.64", "1.28"]),
+        ("no_local_cache", gates["recipe"] | gates["no_local_cache"] | {"lambdas": [0.64]}, ["0.64"]),
     ):
         settings, lambdas = kvrepro.config.gate_recipe("lab-dense", over)
-        assert lambdas == wanted
-        parts = [Path(f"results/test/{sweep}/lab-dense/{trade_off}") for trade_off in lambdas]
+        assert list(trained_together(lambdas, settings.get("together", 1))) == wanted
+        parts = [Path(f"results/test/{sweep}/lab-dense/{name}") for name in wanted]
         parts[0].parent.mkdir(parents=True)  # as Snakemake does
         row_files = [f"{part}.parquet" for part in parts]
         provenance = [f"{path}.json" for path in row_files]
@@ -639,7 +645,7 @@ def test_scripts_from_prompts_to_claims(script, site):
         for part, gate, row, about in zip(parts, files, row_files, provenance, strict=True):
             made = Named(gates=gate, rows=row, provenance=about, card=f"{part}.md")
             script("write_gates", Named(), made, {"recipe": settings}, lambdas=part.name, **dense)
-            assert f"λ = {part.name}" in Path(made.card).read_text()
+            assert re.findall(r"λ = (.*)", Path(made.card).read_text()) == part.name.split("_")
         learned = f"results/test/{sweep}/lab-dense.parquet"
         made = Named(gates=sweep, rows=learned, provenance=f"{learned}.json")
         script("join_write_gates", Named(gates=files, rows=row_files, provenance=provenance), made, {}, **dense)

@@ -21,7 +21,7 @@ from kvrepro.labels import documents
 from kvrepro.methods.composition import FAMILIES, check_fits_index, parts_of, settings_of
 from kvrepro.models import registry, weights
 from kvrepro.remembered import python_files, remembered
-from kvrepro.training.gates.recipe_file import gate_settings, head_settings
+from kvrepro.training.gates.recipe_file import gate_settings, head_settings, trained_together
 
 TIERS = Path("config/tiers")
 RECIPES = Path("config/write_gates")
@@ -234,7 +234,9 @@ def _check_window(where: str, model: str, asked: Iterable[str], settings: Mappin
 
 def gate_recipe(model: str, over: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
     """The recipe of a model's write gates, with the keys of ``over`` in place of its, and the lambdas, each once."""
-    return gate_settings(RECIPES / f"{model}.yaml", over)
+    recipe, lambdas = gate_settings(RECIPES / f"{model}.yaml", over)
+    trained_together(lambdas, recipe.get("together", 1))  # their files must have names
+    return recipe, lambdas
 
 
 def head_recipe(model: str, over: Mapping[str, Any]) -> dict[str, Any]:

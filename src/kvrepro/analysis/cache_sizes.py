@@ -80,13 +80,18 @@ def curves(rows: pd.DataFrame, tasks: Sequence[str] | None = None, threshold: fl
     return Curves(result, result[DENSE, 1.0], found)
 
 
+def smallest_common(a: Curve, b: Curve) -> float:
+    """The smallest cache size that both curves reach down to."""
+    return float(max(curve.sizes[0] for curve in (a, b)))
+
+
 def smallest_lead(a: Curve, b: Curve, below: float) -> Estimate:
     """The smallest lead of a over b in points over the cache sizes below a bound that both cover; InputError when they
     cover none.
 
     Both curves are straight between their settings, so the smallest lead is at a setting of either or at an end.
     """
-    low, high = max(curve.sizes[0] for curve in (a, b)), min(below, a.sizes[-1], b.sizes[-1])
+    low, high = smallest_common(a, b), min(below, a.sizes[-1], b.sizes[-1])
     if low >= high:
         raise InputError(f"{a.method} and {b.method} held no caches of one size below {below:g}; run smaller ones.")
     places = {size for curve in (a, b) for size in curve.sizes if low <= size <= high} | {low, high}

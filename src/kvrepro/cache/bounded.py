@@ -16,6 +16,8 @@ from torch.nn.functional import pad
 from kvrepro.cache.ragged import EMPTY, RaggedLayer, packing
 from kvrepro.errors import InputError
 
+SCRATCH = 2**30  #: bytes of float32 logits and weights of rows that are scored at once, about
+
 #: ``importance(queries, keys, visible, evictable)``: see :class:`kvrepro.methods.bounding.base.Bounding`.
 Importance = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -125,10 +127,8 @@ class Bounds:
         own = torch.searchsorted(self._watched, at)
         held = self._stacked([layer.held() for layer in self.layers], at)
         order, filled = packing(held, fullest)
-        keys = self._stacked([layer.keys for layer in self.layers], at)
-        keys = keys.gather(2, order[..., None].expand(*order.shape, keys.shape[-1]))
-        positions = self._stacked([layer.positions for layer in self.layers], at, EMPTY)
-        positions = torch.where(filled, positions.gather(2, order), EMPTY)
+        keys, positions = (self._gathered(name, at, order) for name in ("keys", "positions"))
+        positions = torch.where(filled, positions, EMPTY)
         newest = self.layers[0].newest[at].repeat(many, 1, 1)
         evictable = filled & (positions <= newest - limit.window)
         before = torch.arange(limit.window - 1, -1, -1, device=at.device)
@@ -136,19 +136,33 @@ class Bounds:
         queries = torch.cat([seen.index_select(0, own) for seen in self._queries])
         latest = (0 if self._turn is None else self._turn) - 1 - before
         queries = queries.index_select(2, latest % queries.shape[2])
-        scores = limit.importance(queries, keys, visible, evictable)
+        parts = [x.split(self._scored(queries, fullest)) for x in (queries, keys, visible, evictable)]
+        scores = torch.cat([limit.importance(*part) for part in zip(*parts, strict=True)])
         gone = torch.zeros_like(held).scatter_(2, order, least(scores, evictable, limit.share))
         for layer, out in zip(self.layers, gone.chunk(many), strict=True):
             layer.drop(at, out[..., : layer.positions.shape[2]])
 
     @staticmethod
-    def _stacked(parts: list[torch.Tensor], at: torch.Tensor, empty: int = 0) -> torch.Tensor:
-        """The rows ``at`` of a tensor ``[rows, kv_heads, slots, ...]`` of each layer, as rows of one batch."""
+    def _scored(queries: torch.Tensor, entries: int) -> int:
+        """How many rows are scored at once, so that logits and weights of queries ``[rows, heads, window, head_dim]``
+        over so many entries fit in SCRATCH."""
+        return max(1, SCRATCH // (8 * queries.shape[1] * queries.shape[2] * max(1, entries)))
+
+    @staticmethod
+    def _stacked(parts: list[torch.Tensor], at: torch.Tensor) -> torch.Tensor:
+        """The rows ``at`` of a tensor ``[rows, kv_heads, slots]`` of each layer, as rows of one batch."""
         slots = max(part.shape[2] for part in parts)
         own = [part.index_select(0, at) for part in parts]
-        after = [(0, 0) * (x.dim() - 3) + (0, slots - x.shape[2]) for x in own]
-        # padding by nothing would be a copy
-        return torch.cat([pad(x, width, value=empty) if width[-1] else x for x, width in zip(own, after, strict=True)])
+        return torch.cat([pad(x, (0, slots - x.shape[2])) if x.shape[2] < slots else x for x in own])
+
+    def _gathered(self, name: str, at: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        """What stands in the slots ``order`` ``[layers * rows, kv_heads, entries]`` of the rows ``at`` of every layer;
+        free slots, which an answer may have many of, are not copied."""
+        parts, heads = [], torch.arange(order.shape[1], device=at.device)[:, None]
+        for layer, own in zip(self.layers, order.chunk(len(self.layers)), strict=True):
+            stored = getattr(layer, name)  # a layer may have fewer slots than the widest, and those hold nothing
+            parts.append(stored[at[:, None, None], heads, own.clamp(max=stored.shape[2] - 1)])
+        return torch.cat(parts)
 
     def mark(self) -> None:
         """Remember the present state; nothing that is stored is changed in place, but for joined bounds, whose queries

@@ -19,7 +19,7 @@ def training_cost(
     evidence: Evidence, what: str, unit: str, model: str, hardware: Sequence[str] | None = None
 ) -> Estimate:
     """Wall time of a training run of ``what`` for a model, or the tokens that it sees, mean over runs; of runs on a
-    device whose name holds one of ``hardware``, by default any."""
+    device whose name holds one of ``hardware``, by default any. Runs that went together share their time."""
     if evidence.model != model:
         raise NoRows(f"training for {model}")
     rows, (metric, size) = evidence.of(EXPERIMENT), UNITS[unit]
@@ -29,7 +29,8 @@ def training_cost(
         rows = rows[devices.map(lambda device: any(name in device for name in hardware)).astype(bool)]
     if rows.empty:
         raise NoRows(f"{metric} of training {what} on {' or '.join(hardware or ['any device'])}")
-    return exact(rows["value"].mean() / size)
+    shared = rows["options"].map(lambda text: json.loads(text).get("together", 1)) if metric == "seconds" else 1
+    return exact((rows["value"] / shared).mean() / size)
 
 
 TRAINING_QUERIES: tuple[Callable[..., Estimate], ...] = (training_cost,)

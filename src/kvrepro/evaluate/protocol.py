@@ -44,7 +44,7 @@ from kvrepro.results import DENSE, FULL
 #: Bytes of keys and values that are decoded together, about: a small part of a node's memory, or of a GPU's.
 TOGETHER = {"cpu": 2**29, "cuda": 2**32}
 #: Policies that prefill together, each with masks of its own, and the context that this is for; of shorter ones as many
-#: more as their masks have room for.
+#: more as their masks and answers have room for.
 PREFILLS, PREFILLED = 4, 4096
 
 
@@ -147,7 +147,7 @@ def _open(lm: LoadedModel, example: Example, arms: list[Arm], keys_pre_rope: dic
         rows = max(1, together * parent.n // (dense.bytes_held * (parent.n + longest_answer(example))))
         admitted = sorted((a for a in arms if a.admission and not a.bounding), key=lambda a: a.kept or 1.0)
         bounded, sittings = [[a] for a in arms if a.bounding], []
-        prefills = int(PREFILLS * max(1, PREFILLED / parent.n) ** 2)
+        prefills = min(int(PREFILLS * max(1, PREFILLED / parent.n) ** 2), max(PREFILLS, rows))
         for selects in (False, True):
             some = [plan for plan in plans if bool(plan[0].selection) == selects]
             sittings += [_children(lm, parent, prompt, example, some[i : i + rows]) for i in range(0, len(some), rows)]

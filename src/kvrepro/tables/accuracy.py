@@ -38,9 +38,16 @@ def note(result: Accuracy, rows: pd.DataFrame) -> str:
     pooled = ", resampled together over all tasks" if len(result.tasks) > 1 and result.units < FEW else ""
     return (
         f"Percent, {tasks} of {result.items} items, with 95 % bootstrap intervals over {result.resampled}{pooled}. A "
-        f"kept fraction is the share of the KV cache that is kept. {judged_note(rows)}{cut_note(rows)}"
+        f"kept fraction is the share of the KV cache that is kept. {_apart(rows)}{judged_note(rows)}{cut_note(rows)}"
         f"{unanswered_note(rows)}{result.left_out()}"
     )
+
+
+def _apart(rows: pd.DataFrame) -> str:
+    """The sentence on methods that take no kept fraction, which have no place in the table."""
+    apart = rows.loc[rows["budget"].isna(), "method"].str.split("@").str[0].unique()
+    labels = ", ".join(look(method).label for method in apart)
+    return f"{labels} take{'s' * (len(apart) == 1)} no kept fraction: see the figures. " if labels else ""
 
 
 def _ordered(result: Accuracy, rows: pd.DataFrame) -> pd.DataFrame:

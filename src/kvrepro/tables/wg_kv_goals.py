@@ -89,13 +89,15 @@ def _leads(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
         curves = None
     over = f"{len(curves.result.tasks)} RULER tasks" if curves else "RULER"
     for method in ("local_attention", "duo_attention"):
-        found = None
+        found, sizes = None, f"below {BELOW:g}"
         if curves and {"wg_kv", method} <= set(curves.curves):
+            both = curves.curves["wg_kv"], curves.curves[method]
+            sizes = f"from {cache_sizes.smallest_common(*both):.2f}, the smallest that both held, to {BELOW:g}"
             try:
-                found = cache_sizes.smallest_lead(curves.curves["wg_kv"], curves.curves[method], BELOW)
+                found = cache_sizes.smallest_lead(*both, BELOW)
             except InputError:
                 found = None
-        what = f"WG-KV's smallest lead over {METHODS[method]} at cache sizes below {BELOW:g}, mean over {over}"
+        what = f"WG-KV's smallest lead over {METHODS[method]} at cache sizes {sizes}, mean over {over}"
         yield _row(f"lead_over_{method}", what, found, "points", ">0")
 
 

@@ -48,10 +48,11 @@ class Bounding(ABC):
 
         queries ``[rows, query_heads, window, head_dim]`` of the youngest tokens and keys ``[rows, kv_heads, entries,
         head_dim]``, both after RoPE; entries stand in their order. visible ``[rows, kv_heads, window, entries]`` says
-        what each query sees, evictable ``[rows, kv_heads, entries]`` what may be given up.
+        what each query sees, evictable ``[rows, kv_heads, entries]`` what may be given up. It must not depend on the
+        budget: rows of methods that differ in it alone are scored together.
         """
 
     def limit(self) -> Limit:
         """The limit that a cache obeys."""
-        alike = repr(replace(self, budget=self.window + 1))  # what matters does not depend on the budget
+        alike = type(self), repr(replace(self, budget=self.window + 1))
         return Limit(self.budget, self.window, self.share, self.importance, alike)

@@ -9,6 +9,9 @@ from typing import Any
 from kvrepro import yamlfile
 from kvrepro.errors import InputError
 
+COUNTS = {"window", "steps", "batch_tokens", "together", "validation"}  #: keys that count something
+LONGEST = 200  #: characters of the name of a file
+
 
 def gate_settings(path: str | Path, over: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[float]]:
     """The recipe of write gates, with the keys of ``over`` in place of the file's, and its lambdas, each once."""
@@ -16,13 +19,19 @@ def gate_settings(path: str | Path, over: Mapping[str, Any] | None = None) -> tu
     settings.pop("head_profile", None)
     if not (lambdas := settings.pop("lambdas", [])):
         raise InputError(f"{path}: the key lambdas is missing or empty; give at least one trade-off.")
+    for key in COUNTS & set(settings):
+        if type(settings[key]) is not int or settings[key] < 1:
+            raise InputError(f"{path}: {key} is {settings[key]!r}; give an integer of at least 1.")
     return settings, list(dict.fromkeys(map(float, lambdas)))
 
 
 def trained_together(lambdas: Sequence[float], together: int) -> dict[str, list[float]]:
     """Lambdas in groups that are trained as one, by the names of their files."""
     groups = [list(lambdas[i : i + together]) for i in range(0, len(lambdas), together)]
-    return {"_".join(f"{trade_off:g}" for trade_off in group): group for group in groups}
+    named = {"_".join(f"{trade_off:g}" for trade_off in group): group for group in groups}
+    if max(map(len, named)) > LONGEST:
+        raise InputError(f"write_gates.recipe.together: {together} lambdas are too many for a file's name; lower it.")
+    return named
 
 
 def head_settings(path: str | Path, over: Mapping[str, Any] | None = None) -> dict[str, Any]:

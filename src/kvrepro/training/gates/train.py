@@ -77,7 +77,7 @@ class Run:
             state = torch.load(self.checkpoint, map_location=self.lm.device, weights_only=True)
         except Exception as error:  # torch.load raises many kinds
             raise InputError(f"{self.checkpoint} cannot be read ({error}); delete it to train anew.") from error
-        if state["identity"] != self.identity:
+        if state["identity"] != self.identity or not isinstance(state["gates"], list):
             raise InputError(
                 f"{self.checkpoint} is of another model, recipe or lambda; delete it or choose another folder."
             )
@@ -135,9 +135,12 @@ def train(run: Run, batches: Iterator[np.ndarray], max_seconds: float = math.inf
         if due or run.step % recipe.log_every == 0 or run.step == recipe.steps:
             values = torch.stack(window).mean(0)
             now = time.monotonic()
-            if not values.isfinite().all():
+            if not (fine := values.isfinite().all(0)).all():
+                of = zip(run.sweep, fine.tolist(), strict=True)
+                bad = ", ".join(f"{gates.trade_off:g}" for gates, good in of if not good)
                 raise InputError(
-                    f"step {run.step}: the loss is not finite; {run.checkpoint} is from before; lower learning_rate."
+                    f"step {run.step}, lambda {bad}: the loss is not finite; {run.checkpoint} is from before; lower "
+                    "learning_rate."
                 )
             spent = round(before + now - begin, 1)
             for gates, own in zip(run.sweep, values.T.tolist(), strict=True):
