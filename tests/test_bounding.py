@@ -121,9 +121,11 @@ def positions(layer, row):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("policy", [None, Gate().policy(None, 0)], ids=["alone", "over admission"])
-@pytest.mark.parametrize("over", ["held", "evictable"])
-def test_every_token_is_that_of_the_brute_force(model, policy, over, request, tokens):
-    """Context, question and answer: what is held, how often it was evicted from, and what is answered."""
+@pytest.mark.parametrize(("over", "scratch"), [("held", 2**30), ("held", 1), ("evictable", 2**30)])
+def test_every_token_is_that_of_the_brute_force(model, policy, over, scratch, request, tokens, monkeypatch):
+    """Context, question and answer: what is held, how often it was evicted from, and what is answered; with room to
+    score all rows at once, and none."""
+    monkeypatch.setattr("kvrepro.cache.bounded.SCRATCH", scratch)
     lm = request.getfixturevalue(model)
     method = bounding.build("snapkv", OPTIONS | {"over": over})
     context, question, length = tokens[:37], tokens[37:41].tolist(), 8
